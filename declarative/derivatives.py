@@ -1,0 +1,123 @@
+"""The derivatives at a solution: A, B, C and H of Proposition 2.1, and the point that the gradient rules work at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .linear import DenseSystem, HessianSystem, System
+from .problem import Batch
+
+Kind = Literal["full", "curvature", "objective"]
+SystemBuilder = Callable[["Linearisation", Kind], System]
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """A batch of problems at their solutions; the gradient rules get their linear systems from here.
+
+    Attributes:
+        batch: the problems.
+        u: their solutions, (batch, m).
+        multipliers: stacked, following L = f - multipliers' c, (batch, k).
+        active: which constraints hold with equality, (batch, k).
+        builder: builds a structured system instead of the dense ones.
+    """
+
+    batch: Batch
+    u: Tensor
+    multipliers: Tensor
+    active: Tensor
+    builder: SystemBuilder | None = None
+
+    def system(self, kind: Kind) -> System:
+        """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
+        if self.builder is not None:
+            return self.builder(self, kind)
+        hessian = self.batch.hessian(self.u, None if kind == "objective" else self.multipliers)
+        if kind == "full":
+            return DenseSystem(hessian, self.batch.jacobian(self.u), self.active)
+        return HessianSystem(hessian)
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The matrices of Proposition 2.1, batch first; inputs are flattened and concatenated in order.
+
+    Sign convention: L = f - multipliers' h + inequality_multipliers' g.
+
+    Attributes:
+        A: D_Y h, (batch, p, m).
+        B: D^2_XY L, (batch, m, n).
+        C: D_X h, (batch, p, n).
+        H: D^2_YY L, (batch, m, m).
+        H_hat: D^2_YY f, (batch, m, m).
+        multipliers: (batch, p).
+        G: D_Y g, (batch, q, m).
+        G_X: D_X g, (batch, q, n).
+        inequality_multipliers: (batch, q).
+        active: which inequalities hold with equality, (batch, q).
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode
+        >>> sphere = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+        ...                          solver=lambda x: torch.nn.functional.normalize(x))
+        >>> d = sphere.derivatives(torch.tensor([[3.0, 4.0]]))
+        >>> d.A, d.multipliers
+        (tensor([[[0.6000, 0.8000]]]), tensor([[-4.]]))
+        >>> d.H
+        tensor([[[5., 0.],
+                 [0., 5.]]])
+    """
+
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    H: Tensor
+    H_hat: Tensor
+    multipliers: Tensor
+    G: Tensor
+    G_X: Tensor
+    inequality_multipliers: Tensor
+    active: Tensor
+
+    @classmethod
+    def at(cls, point: Linearisation) -> Derivatives:
+        """Form all the matrices. Back-propagation never does."""
+        batch, u, multipliers = point.batch.unshared(), point.u, point.multipliers
+        jacobian = batch.jacobian(u)
+        wanted = [i for i, x in enumerate(batch.xs) if x.is_floating_point()]
+        p = batch.p
+
+        def rows(count: int, place: Callable[[Tensor], tuple[Tensor, Tensor | None]]) -> Tensor:
+            """Row i of B or C is the pullback of the unit vector e_i, with the sign turned."""
+            n = sum(batch.xs[i][0].numel() for i in wanted)
+            if not count or not n:
+                return u.new_zeros(batch.size, count, n)
+
+            def row(unit: Tensor) -> Tensor:
+                grads = batch.pullback(u, multipliers, *place(unit.expand(batch.size, count)), wanted)
+                return torch.cat([-grad.reshape(batch.size, -1).to(u.dtype) for grad in grads], -1)
+
+            result: Tensor = torch.vmap(row, out_dims=1)(torch.eye(count, dtype=u.dtype, device=u.device))
+            return result
+
+        cross = rows(batch.m, lambda unit: (unit, None))
+        shift = rows(batch.k, lambda unit: (torch.zeros_like(u), unit))
+        return cls(
+            A=jacobian[:, :p],
+            B=cross,
+            C=shift[:, :p],
+            H=batch.hessian(u, multipliers),
+            H_hat=batch.hessian(u),
+            multipliers=multipliers[:, :p],
+            G=jacobian[:, p:],
+            G_X=shift[:, p:],
+            inequality_multipliers=-multipliers[:, p:],
+            active=point.active[:, p:],
+        )

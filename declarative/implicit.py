@@ -1,0 +1,319 @@
+"""Solve forward, differentiate the solution backward: the one ``autograd.Function`` of the nodes.
+
+With R(x, u, l) = [D_U L; c] = 0 at a solution, and only the active constraints counted,
+
+    [H A'; A 0] [dy; -dl] = -[B dx; C dx],
+
+which is forward mode; its transpose is reverse mode. The multipliers are outputs like y, so that they can be
+differentiated too and a second differentiation finds its way through them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .derivatives import Linearisation, SystemBuilder
+from .errors import NumericalWarning, SolverError, describe_failures
+from .gradients import Rule
+from .inputs import InDims, Start, initial_points
+from .optimality import Assessment, assess, optimality_tolerance
+from .problem import Batch, Problem, flat, inspect
+from .solution import RawSolution, Solution, Status
+from .solvers import ClosedForm, Solver
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The configuration of a node."""
+
+    problem: Problem
+    solver: Solver
+    rule: Rule
+    start: Start
+    in_dims: InDims
+    on_failure: str
+    system: SystemBuilder | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a node, and what its solver said about each problem."""
+
+    spec: Spec
+    in_dims: tuple[int | None, ...]
+    size: int
+    work: torch.dtype
+    differentiable: bool
+    messages: list[str] = field(default_factory=list)
+
+    def batch(self, xs: tuple[Tensor, ...], solved: Solved) -> Batch:
+        """The problems of this call, once a solution has told their sizes."""
+        p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
+        return Batch(self.spec.problem, xs, self.in_dims, self.size, solved.y.shape[1:], p, q)
+
+    def linearise(self, xs: tuple[Tensor, ...], solved: Solved) -> Linearisation:
+        """The problems at their solutions."""
+        return Linearisation(self.batch(xs, solved), flat(solved.y), solved.stacked(), solved.active, self.spec.system)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The outputs of the Function, in this order."""
+
+    y: Tensor  # (size, *shape)
+    multipliers: Tensor  # (size, p)
+    inequality_multipliers: Tensor  # (size, q)
+    active: Tensor  # (size, p + q)
+    codes: Tensor  # (size,)
+    iterations: Tensor  # (size,)
+    residual: Tensor  # (size,)
+
+    def stacked(self) -> Tensor:
+        """The multipliers in the library's own convention, L = f - multipliers' c."""
+        return torch.cat([self.multipliers, -self.inequality_multipliers], -1)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields, in order."""
+        return tuple(getattr(self, entry.name) for entry in dataclasses.fields(self))
+
+
+class Implicit(torch.autograd.Function):
+    """x -> :class:`Solved`, differentiable in y and in both kinds of multipliers."""
+
+    @staticmethod
+    def forward(call: Call, *xs: Tensor) -> tuple[Tensor, ...]:
+        return solve_plain(call, xs).tensors()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        call, *xs = inputs
+        solved = Solved(*output)
+        ctx.call = call
+        ctx.count = len(xs)
+        ctx.mark_non_differentiable(solved.active, solved.codes, solved.iterations, solved.residual)
+        if not call.spec.rule.differentiates_multipliers:
+            ctx.mark_non_differentiable(solved.multipliers, solved.inequality_multipliers)
+        ctx.save_for_backward(*xs, *output)
+        ctx.save_for_forward(*xs, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        call, xs, solved = _saved(ctx)
+        wanted = [i for i, x in enumerate(xs) if ctx.needs_input_grad[1 + i] and x.is_floating_point()]
+        if not call.size or not wanted:
+            return None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs))
+        v = flat(cotangents[0])
+        w = torch.cat([-cotangents[1], cotangents[2]], -1)
+        good = solved.codes == Status.CONVERGED
+        masked = call.spec.on_failure == "mask"
+        if masked:
+            xs, solved = _without_failures(call, xs, solved, good)
+            v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
+        found = call.spec.rule.pull(call.linearise(xs, solved), v, w, wanted)
+        if masked:
+            found = tuple(torch.where(good.any(), grad, 0.0) for grad in found)
+        grads: list[Tensor | None] = [None] * ctx.count
+        for i, grad in zip(wanted, found, strict=True):
+            grads[i] = grad
+        return None, *grads
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        call, xs, solved = _saved(ctx)
+        moving = [i for i, dx in enumerate(tangents) if dx is not None and xs[i].is_floating_point()]
+        p, nothing = solved.multipliers.shape[-1], (None,) * 4
+        if not call.size or not moving:
+            return torch.zeros_like(solved.y), *(torch.zeros_like(x) for x in solved.tensors()[1:3]), *nothing
+        good = (solved.codes == Status.CONVERGED).unsqueeze(-1)
+        if call.spec.on_failure == "mask":
+            xs, solved = _without_failures(call, xs, solved, good.squeeze(-1))
+        z, s = call.spec.rule.push(call.linearise(xs, solved), [t for t in tangents if t is not None], moving)
+        z, s = torch.where(good, z, 0.0), torch.where(good, s, 0.0)
+        dual = (-s[:, :p], s[:, p:]) if call.spec.rule.differentiates_multipliers else (None, None)
+        return z.reshape(solved.y.shape), *dual, *nothing
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *xs: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        """Fold the mapped dimension into the batch; a closed form sees its inputs only as it was written for them."""
+        count, mapped = info.batch_size, in_dims[1:]
+        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, mapped, strict=True)]
+        shared = [own is None and dim is not None for own, dim in zip(call.in_dims, mapped, strict=True)]
+        if isinstance(call.spec.solver, ClosedForm) and any(shared):
+            one = [
+                apply(call, *(x if dim is None else x[i] for x, dim in zip(moved, mapped, strict=True)))
+                for i in range(count)
+            ]
+            return tuple(torch.stack(column) for column in zip(*one, strict=True)), (0,) * len(one[0])
+        folded, dims = [], []
+        for x, own, dim in zip(moved, call.in_dims, mapped, strict=True):
+            if dim is None and own is not None:
+                x = x.unsqueeze(0).expand(count, *x.shape)
+            elif dim is not None and own is None:
+                x = x.unsqueeze(1).expand(count, call.size, *x.shape[1:])
+            keep = dim is None and own is None
+            folded.append(x if keep else x.reshape(count * call.size, *x.shape[2:]))
+            dims.append(None if keep else 0)
+        call = dataclasses.replace(call, in_dims=tuple(dims), size=count * call.size)
+        out = apply(call, *folded)
+        return tuple(x.unflatten(0, (count, -1)) for x in out), (0,) * len(out)
+
+
+def apply(call: Call, *xs: Tensor) -> tuple[Tensor, ...]:
+    """The Function, with a type."""
+    result: tuple[Tensor, ...] = Implicit.apply(call, *xs)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solved]:
+    tensors = ctx.saved_tensors
+    return ctx.call, tuple(tensors[: ctx.count]), Solved(*tensors[ctx.count :])
+
+
+def _without_failures(
+    call: Call, xs: tuple[Tensor, ...], solved: Solved, good: Tensor
+) -> tuple[tuple[Tensor, ...], Solved]:
+    """Put a copy of a solved problem in the place of each failed one, so that no NaN of theirs can spread."""
+    place = torch.arange(call.size, device=good.device)
+    rows = torch.where(good, place, good.to(torch.int8).argmax())
+    safe = tuple(x if dim is None else x[rows] for x, dim in zip(xs, call.in_dims, strict=True))
+    return safe, Solved(*(x[rows] for x in solved.tensors()))
+
+
+# Solving: on plain tensors, without gradients.
+
+
+def solve_plain(call: Call, xs: tuple[Tensor, ...]) -> Solved:
+    """Solve the batch, and check what the solver says against the optimality conditions."""
+    first = _candidate(call, xs)
+    if not call.size:
+        return _nothing(first)
+    batch = inspect(call.spec.problem, xs, call.in_dims, call.size, first)
+    finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
+    raw = _solve_rows(call.spec.solver, batch, flat(first), finite)
+    found = assess(batch, raw.y, raw.multipliers)
+    codes = _judge(batch, raw, found, finite)
+    call.messages[:] = raw.messages
+    multipliers = torch.where((codes == Status.CONVERGED).unsqueeze(-1), found.multipliers, 0.0)
+    solved = Solved(
+        y=raw.y.reshape(first.shape),
+        multipliers=multipliers[:, : batch.p],
+        inequality_multipliers=-multipliers[:, batch.p :],
+        active=found.active,
+        codes=codes,
+        iterations=raw.iterations,
+        residual=found.residual,
+    )
+    _report(call, batch, solved, found)
+    return solved
+
+
+def _candidate(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size, *shape)
+    """Where the solver starts or, for a closed form, the solution."""
+    solver = call.spec.solver
+    if not isinstance(solver, ClosedForm):
+        return initial_points(call.spec.start, xs, call.in_dims, call.size, call.work)
+    y: object = solver.function(*xs)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
+    if all(dim is None for dim in call.in_dims):
+        y = y.unsqueeze(0)
+    if y.dim() == 0 or y.shape[0] != call.size:
+        raise ValueError(
+            f"the closed form must return one solution per problem, shape ({call.size}, ...), but returned "
+            f"{tuple(y.shape)}."
+        )
+    if not y.is_floating_point():
+        raise TypeError(f"the closed form must return a floating-point tensor, but returned {y.dtype}.")
+    return y.to(call.work, copy=True)  # a formula may return one of its inputs
+
+
+def _nothing(first: Tensor) -> Solved:
+    none = first.new_zeros(0, 0)
+    count = torch.zeros(0, dtype=torch.int64, device=first.device)
+    return Solved(first, none, none.clone(), none.bool(), count, count.clone(), first.new_zeros(0))
+
+
+def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if dim is None:
+        return x.isfinite().all().expand(size)
+    return x.isfinite().reshape(size, -1).all(-1)
+
+
+def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> RawSolution:
+    """Solve the problems whose inputs are finite; the others keep their start."""
+    if finite.all():
+        return solver.solve(batch, first)
+    raw = RawSolution.unsolved(first)
+    if not finite.any():
+        return raw
+    rows = finite.nonzero().flatten()
+    part = solver.solve(batch.select(rows), first[rows])
+    messages = list(raw.messages)
+    for row, message in zip(rows.tolist(), part.messages, strict=True):
+        messages[row] = message
+    multipliers = None
+    if part.multipliers is not None:
+        multipliers = first.new_zeros(batch.size, batch.k).index_copy(0, rows, part.multipliers)
+    return RawSolution(
+        y=first.index_copy(0, rows, part.y),
+        multipliers=multipliers,
+        codes=raw.codes.index_copy(0, rows, part.codes),
+        iterations=raw.iterations.index_copy(0, rows, part.iterations),
+        messages=tuple(messages),
+    )
+
+
+def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor) -> Tensor:
+    """The status of each problem: the optimality conditions decide, the solver's word only explains a failure."""
+    tolerance = optimality_tolerance(raw.y.dtype)
+    solved = found.residual <= tolerance
+    codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
+    if batch.k and not solved.all():
+        values = batch.constraints(raw.y)
+        values[:, batch.p :].clamp_(min=0.0)
+        jacobian = batch.jacobian(raw.y)
+        slope = (jacobian.mT @ values.unsqueeze(-1)).squeeze(-1).abs().amax(-1)
+        size = (jacobian.mT.abs() @ values.abs().unsqueeze(-1)).squeeze(-1).abs().amax(-1)
+        stuck = (found.violation > tolerance) & (slope <= 1e-4 * size) & (codes != Status.UNBOUNDED)
+        codes = torch.where(stuck, int(Status.INFEASIBLE), codes)
+    codes = torch.where(solved, int(Status.CONVERGED), codes)
+    return torch.where(finite & found.residual.isfinite(), codes, int(Status.NOT_FINITE))
+
+
+def _report(call: Call, batch: Batch, solved: Solved, found: Assessment) -> None:
+    """Raise or warn for the problems that failed, and warn of kinks where a derivative will be taken."""
+    failed = (solved.codes != Status.CONVERGED).nonzero().flatten().tolist()
+    if failed:
+        solution = as_solution(solved, batch.objective(flat(solved.y)), tuple(call.messages))
+        if call.spec.on_failure == "raise":
+            raise SolverError(solution)
+        warnings.warn(describe_failures(solution, failed), NumericalWarning, stacklevel=2)
+    kinks = int((found.weak.any(-1) & (solved.codes == Status.CONVERGED)).sum())
+    if call.differentiable and kinks:
+        warnings.warn(
+            f"{kinks} of {call.size} problems have a constraint that is just active, with a zero multiplier: the "
+            "solution has a kink there, and the one-sided derivative without that constraint was taken.",
+            NumericalWarning,
+            stacklevel=2,
+        )
+
+
+def as_solution(solved: Solved, objective: Tensor, messages: tuple[str, ...]) -> Solution:
+    """The public face of :class:`Solved`."""
+    return Solution(
+        y=solved.y,
+        multipliers=solved.multipliers,
+        inequality_multipliers=solved.inequality_multipliers,
+        objective=objective,
+        converged=solved.codes == Status.CONVERGED,
+        iterations=solved.iterations,
+        residual=solved.residual,
+        codes=solved.codes,
+        messages=messages,
+    )

@@ -1,0 +1,166 @@
+"""The layer."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import maybe_current_level
+
+from .derivatives import Derivatives, SystemBuilder
+from .gradients import Rule, as_rule
+from .implicit import Call, Solved, Spec, apply, as_solution
+from .inputs import Inputs, Start, arrange, check_start, ordinary_mode
+from .problem import Function, Problem, flat, refuse_captured
+from .solution import Solution
+from .solvers import SOLVERS, ClosedForm, Scipy, Solver
+
+
+class DeclarativeNode(nn.Module):
+    """A layer whose output is the solution of an optimisation problem.
+
+        y(x) = argmin_u f(x, u)   subject to   h(x, u) = 0   and   g(x, u) <= 0
+
+    The functions are written for one problem, without a batch dimension, with ``u`` as the last argument.
+
+    Args:
+        objective: ``f(*xs, u)``, a scalar.
+        equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution.
+        inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution.
+        solver: ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
+        gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
+        start: where iterative solvers start: the shape of u, a tensor, or a function ``(*xs) -> u`` for one problem.
+        in_dims: which dimension of each input is the batch, as in ``torch.vmap``: an int or None (shared by the batch)
+            for all inputs, or one for each. With None for all, a call is one unbatched problem.
+        on_failure: ``"raise"`` a :class:`SolverError` if a problem cannot be solved, or ``"mask"`` it: the best point
+            found is returned, it contributes exactly zero gradient, and there is one warning.
+        system: builds a structured linear system for the backward pass instead of the dense one; see
+            :class:`declarative.linear.System`.
+
+    A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
+    threads. Second derivatives of an approximate rule are approximate too.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode
+        >>> node = DeclarativeNode(
+        ...     lambda x, u: (u - x).square().sum(),      # the nearest point ...
+        ...     lambda x, u: u.sum() - 1,                 # ... on a plane
+        ...     solver="scipy", start=3,
+        ... )
+        >>> x = torch.tensor([[0.0, 1.0, 3.0]], requires_grad=True)
+        >>> node(x).detach().round(decimals=4)
+        tensor([[-1.,  0.,  2.]])
+        >>> torch.autograd.grad(node(x)[0, 0], x)[0]
+        tensor([[ 0.6667, -0.3333, -0.3333]])
+    """
+
+    def __init__(
+        self,
+        objective: Function,
+        equality: Function | None = None,
+        inequality: Function | None = None,
+        *,
+        solver: str | Solver | Callable[..., Tensor] | None = None,
+        gradient: str | Rule = "exact",
+        start: Start = None,
+        in_dims: int | Sequence[int | None] | None = 0,
+        on_failure: Literal["raise", "mask"] = "raise",
+        system: SystemBuilder | None = None,
+    ) -> None:
+        super().__init__()
+        for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
+            if not callable(function) and (function is not None or name == "objective"):
+                raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        if on_failure not in ("raise", "mask"):
+            raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
+        self._spec = Spec(
+            problem=Problem(objective, equality, inequality),
+            solver=_as_solver(solver),
+            rule=as_rule(gradient),
+            start=check_start(start),
+            in_dims=in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims),
+            on_failure=on_failure,
+            system=system,
+        )
+        if self._spec.solver.needs_start and start is None:
+            raise ValueError(
+                "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
+                "function (*xs) -> u for one problem."
+            )
+
+    @property
+    def gradient(self) -> Rule:
+        """The rule by which the node is differentiated."""
+        return self._spec.rule
+
+    def with_gradient(self, gradient: str | Rule) -> DeclarativeNode:
+        """The same node with another gradient rule."""
+        other = copy.copy(self)
+        other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
+        return other
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs."""
+        with ordinary_mode(xs) as xs:
+            inputs, _, solved = self._solve(xs)
+            y = solved.y.to(inputs.dtype)
+        return y if inputs.batched else y[0]
+
+    def solve(self, *xs: Tensor) -> Solution:
+        """Solve the batch and return all that is known about it, differentiable like :meth:`forward`."""
+        with ordinary_mode(xs) as xs:
+            inputs, call, solved = self._solve(xs)
+            objective = solved.residual
+            if inputs.size:
+                objective = call.batch(inputs.xs, solved).objective(flat(solved.y))
+            solution = as_solution(solved, objective, tuple(call.messages))
+        return solution.as_given(inputs.dtype, inputs.batched)
+
+    def derivatives(self, *xs: Tensor) -> Derivatives:
+        """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension."""
+        with ordinary_mode(xs) as xs:
+            inputs, call, solved = self._solve(xs)
+            return Derivatives.at(call.linearise(inputs.xs, solved))
+
+    def _solve(self, xs: Sequence[Tensor]) -> tuple[Inputs, Call, Solved]:
+        inputs = arrange(xs, self._spec.in_dims)
+        call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs))
+        solved = Solved(*apply(call, *inputs.xs))
+        if inputs.size and maybe_current_level() is not None:
+            refuse_captured(self._spec.problem, inputs.xs, inputs.in_dims, solved.y)
+        return inputs, call, solved
+
+    def extra_repr(self) -> str:
+        """What the node consists of, for ``print(node)``."""
+        spec = self._spec
+        functions = {name: f for name, f in vars(spec.problem).items() if f is not None}
+        told = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
+        return ", ".join([*told, f"solver={type(spec.solver).__name__}", f"gradient={type(spec.rule).__name__}"])
+
+
+def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
+    if solver is None:
+        return Scipy()
+    if isinstance(solver, Solver):
+        return solver
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise ValueError(
+                f"solver must be one of {', '.join(map(repr, SOLVERS))}, a Solver, or a function (*xs) -> y, but is "
+                f"{solver!r}."
+            )
+        return SOLVERS[solver]()
+    if callable(solver):
+        return ClosedForm(solver)
+    raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
+
+
+def _differentiable(xs: Sequence[Tensor]) -> bool:
+    """Whether anyone may differentiate this call."""
+    transformed = maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
+    return transformed or (torch.is_grad_enabled() and any(x.requires_grad for x in xs))

@@ -1,0 +1,114 @@
+"""Is this point a solution? Multipliers, active constraints and the scaled residual of the optimality conditions.
+
+All measures are relative, so that they do not change with the units of objective and constraints: gradients are
+compared with the size of the objective's gradient and curvature, constraint values with the distance in u that they
+stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .linear import factorise_dense
+from .problem import Batch
+
+
+def optimality_tolerance(dtype: torch.dtype) -> float:
+    """A point with a larger residual than this is not a solution: half of the digits."""
+    return float(10 * torch.finfo(dtype).eps ** 0.5)
+
+
+def kink_tolerance(dtype: torch.dtype) -> float:
+    """A constraint whose slack and multiplier are both below this is on the edge between active and inactive."""
+    return float(torch.finfo(dtype).eps ** (2 / 3))
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the optimality conditions say about a batch of points.
+
+    Attributes:
+        multipliers: stacked, zero where inactive, (batch, k).
+        active: which constraints hold with equality; all equalities, (batch, k).
+        weak: inequalities with neither slack nor multiplier, where the solution has a kink, (batch, k).
+        stationarity, violation, residual: relative; the residual is the largest of all the conditions', (batch,).
+    """
+
+    multipliers: Tensor
+    active: Tensor
+    weak: Tensor
+    stationarity: Tensor
+    violation: Tensor
+    residual: Tensor
+
+
+def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assessment:
+    """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints."""
+    gradient, values, jacobian = batch.gradient(u), batch.constraints(u), batch.jacobian(u)
+    length = torch.linalg.vector_norm(jacobian, dim=-1)  # (batch, k)
+    reach = u.abs().amax(-1, keepdim=True).clamp(min=1.0)  # the scale of u, (batch, 1)
+    distance = values / _or_one(length * reach)  # how far in u a constraint is from holding with equality
+    equality = torch.zeros_like(values, dtype=torch.bool)
+    equality[:, : batch.p] = True
+    if multipliers is None:
+        tight = equality | (distance.abs() < optimality_tolerance(u.dtype))
+        multipliers = estimate_multipliers(gradient, jacobian, tight)
+
+    slope = _slope(batch, u, gradient)  # the scale of the gradient, (batch, 1)
+    pull = multipliers * length / slope  # how hard a constraint pulls; that of an inequality is not positive
+    slack = -distance
+    active = equality | (-pull > slack.clamp(min=0.0))
+    small = kink_tolerance(u.dtype)
+    weak = ~equality & (pull.abs() <= small) & (slack.abs() <= small)
+    active = active & ~weak
+    multipliers = torch.where(active, multipliers, 0.0)
+
+    left = gradient - (jacobian.mT @ multipliers.unsqueeze(-1)).squeeze(-1)
+    stationarity = (left / slope).abs().amax(-1)
+    violation = _largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
+    wrong_sign = _largest(torch.where(equality, 0.0, pull.clamp(min=0.0)))
+    complementarity = _largest(torch.where(equality, 0.0, torch.minimum(-pull, slack).abs()))
+    residual = torch.stack([stationarity, violation, wrong_sign, complementarity]).amax(0)
+    finite = u.isfinite().all(-1) & gradient.isfinite().all(-1) & values.isfinite().all(-1)
+    residual = torch.where(finite & residual.isfinite(), residual, torch.inf)
+    return Assessment(multipliers, active, weak, stationarity, violation, residual)
+
+
+def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> Tensor:  # (batch, k)
+    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints."""
+    if not tight.shape[-1]:
+        return torch.zeros_like(tight, dtype=gradient.dtype)
+    mask = tight.to(gradient.dtype)
+    length = _or_one(torch.linalg.vector_norm(jacobian, dim=-1))
+    rows = jacobian * (mask / length).unsqueeze(-1)
+    usable = rows.isfinite().all(-1).all(-1) & gradient.isfinite().all(-1)
+    rows = torch.where(usable[:, None, None], rows, 0.0)
+    gradient = torch.where(usable[:, None], gradient, 0.0)
+    gram = rows @ rows.mT + torch.diag_embed(1 - mask)
+    nothing = gram.new_zeros(gram.shape[0], 0)
+    solve = factorise_dense(gram, nothing[:, :, None].expand(-1, 0, gram.shape[-1]), nothing.bool(), None)
+    result = torch.zeros_like(mask)
+    for _ in range(2):  # the second pass makes up for the squared condition number of the Gram matrix
+        left = gradient - (rows.mT @ result.unsqueeze(-1)).squeeze(-1)
+        result = result + solve((rows @ left.unsqueeze(-1)).squeeze(-1), nothing)[0]
+    return result * mask / length
+
+
+def _slope(batch: Batch, u: Tensor, gradient: Tensor) -> Tensor:  # (batch, 1)
+    """The size that a gradient has in these problems: of D_U f here, or of its change over the scale of u."""
+    direction = torch.ones_like(u)
+    direction[:, ::2] = -1.0
+    pull = torch.func.vjp(batch.gradient, u)[1]
+    change = pull(direction)[0].abs().amax(-1) * u.abs().amax(-1).clamp(min=1.0)
+    return _or_one(torch.maximum(gradient.abs().amax(-1), change.nan_to_num(0.0))).unsqueeze(-1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    return values.amax(-1) if values.shape[-1] else values.new_zeros(values.shape[:-1])
+
+
+def _or_one(size: Tensor) -> Tensor:
+    return torch.where((size > 0) & size.isfinite(), size, 1.0)

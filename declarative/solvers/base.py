@@ -1,0 +1,24 @@
+"""The contract of a solver."""
+
+from __future__ import annotations
+
+import abc
+
+from torch import Tensor
+
+from ..problem import Batch
+from ..solution import RawSolution
+
+
+class Solver(abc.ABC):
+    """Finds solutions for a batch of problems, without gradients.
+
+    A solver is frozen configuration: it keeps nothing of a call. It never raises for a problem that it cannot solve,
+    but gives it a status. What it reports as converged is checked by the node against the optimality conditions.
+    """
+
+    needs_start = True
+
+    @abc.abstractmethod
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # start: (batch, m)
+        """Solve every problem of the batch, in the dtype of ``start``."""

@@ -1,0 +1,42 @@
+"""A solution by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..problem import Batch
+from ..solution import RawSolution
+from .base import Solver
+from .polish import polish
+
+
+@dataclass(frozen=True)
+class ClosedForm(Solver):
+    """A function ``(*xs) -> y`` of the whole batch (batch dimension first) that returns the solutions.
+
+    It needs no gradient of its own. What it returns is checked against the problem's optimality conditions.
+
+    Args:
+        function: the formula, or any solver of your own. For an unbatched node it sees unbatched inputs.
+        polish: finish what it returns by Newton steps on the optimality conditions, for a formula that is approximate.
+
+    Example:
+        >>> import torch
+        >>> from declarative import ClosedForm, DeclarativeNode
+        >>> mean = DeclarativeNode(lambda x, u: (x - u).square().sum(), solver=ClosedForm(lambda x: x.mean(-1)))
+        >>> mean(torch.tensor([[1.0, 2.0, 6.0]]))
+        tensor([3.])
+    """
+
+    function: Callable[..., Tensor]
+    polish: bool = False
+
+    needs_start = False
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        """Accept ``start``, which the node has obtained from the function."""
+        raw = RawSolution.unsolved(start)
+        return polish(batch, raw) if self.polish else raw

@@ -1,0 +1,82 @@
+"""Newton steps on the optimality conditions, from a point that is nearly a solution.
+
+The accuracy of a solution bounds the accuracy of its gradient, so a solver that stops early is finished here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from ..linear import Pair, factorise_dense
+from ..optimality import Assessment, assess, optimality_tolerance
+from ..problem import Batch
+from ..solution import RawSolution
+
+STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
+NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
+
+
+def polish(batch: Batch, raw: RawSolution) -> RawSolution:
+    """Improve every problem for as long as its residual falls.
+
+    The active constraints are chosen anew in each step by comparing multipliers with slacks (a primal-dual active-set,
+    or semismooth Newton, method), so that a wrong guess mends itself.
+    """
+    u = raw.y
+    best = _assess_loosely(batch, u)
+    improving = best.residual < NEAR
+    for _ in range(STEPS):
+        if not improving.any():
+            break
+        rows = improving.nonzero().flatten()
+        part = batch.select(rows)
+        step, change = _newton_step(part, u[rows], _rows(best, rows))
+        moved = u[rows] + torch.where(step.isfinite().all(-1, keepdim=True), step, 0.0)
+        new = assess(part, moved, best.multipliers[rows] + change)
+        better = new.residual < best.residual[rows]
+        accepted = rows[better]
+        u = u.index_copy(0, accepted, moved[better])
+        best = _merge(best, accepted, _rows(new, better))
+        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > 0)
+    return dataclasses.replace(raw, y=u, multipliers=best.multipliers)
+
+
+def _assess_loosely(batch: Batch, u: Tensor) -> Assessment:
+    """At a rough point a constraint that is nearly tight may be active: let its multiplier tell."""
+    guess = assess(batch, u)
+    rough = guess.residual > optimality_tolerance(u.dtype)
+    if not (rough.any() and batch.q):
+        return guess
+    values, jacobian = batch.constraints(u), batch.jacobian(u)
+    length = torch.linalg.vector_norm(jacobian, dim=-1)
+    tight = guess.active | (values.abs() < 1e-4 * length * u.abs().amax(-1, keepdim=True).clamp(min=1.0))
+    system = factorise_dense(
+        torch.eye(batch.m, dtype=u.dtype, device=u.device).expand(batch.size, -1, -1), jacobian, tight, None
+    )
+    multipliers = system(batch.gradient(u), torch.zeros_like(values))[1]
+    loose = assess(batch, u, multipliers)
+    return _merge(
+        guess, (loose.residual < guess.residual).nonzero().flatten(), _rows(loose, loose.residual < guess.residual)
+    )
+
+
+def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:
+    """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
+    gradient = batch.gradient(u, state.multipliers)
+    values = batch.constraints(u)
+    hessian = batch.hessian(u, state.multipliers)
+    solve = factorise_dense(hessian, batch.jacobian(u), state.active, None)
+    step, change = solve(-gradient, -values)
+    return step, -change
+
+
+def _rows(state: Assessment, rows: Tensor) -> Assessment:
+    return Assessment(*(getattr(state, field.name)[rows] for field in dataclasses.fields(state)))
+
+
+def _merge(state: Assessment, rows: Tensor, new: Assessment) -> Assessment:
+    names = [field.name for field in dataclasses.fields(state)]
+    return Assessment(*(getattr(state, name).index_copy(0, rows, getattr(new, name)) for name in names))

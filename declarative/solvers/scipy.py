@@ -1,0 +1,219 @@
+"""SciPy's minimisers, one problem after the other, with exact derivatives from autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import NonlinearConstraint, OptimizeResult, minimize
+from torch import Tensor
+
+from ..problem import Batch
+from ..solution import RawSolution, Status
+from .base import Solver
+from .polish import polish
+
+Array = NDArray[np.float64]
+
+CONSTRAINED = ("SLSQP", "trust-constr", "COBYQA", "COBYLA")
+TAKES_GRADIENT = (
+    "SLSQP",
+    "trust-constr",
+    "BFGS",
+    "L-BFGS-B",
+    "CG",
+    "TNC",
+    "Newton-CG",
+    "dogleg",
+    "trust-ncg",
+    "trust-krylov",
+    "trust-exact",
+)
+TAKES_HESSIAN = ("trust-constr", "Newton-CG", "dogleg", "trust-ncg", "trust-krylov", "trust-exact")
+METHODS = (*dict.fromkeys((*CONSTRAINED, *TAKES_GRADIENT, "Nelder-Mead", "Powell")),)
+FAR = 1e10  # an unsolved point beyond this, in u or in -f, is called unbounded
+
+
+@dataclass(frozen=True)
+class Scipy(Solver):
+    """``scipy.optimize.minimize`` for every problem of the batch, in double precision.
+
+    Args:
+        method: a method of ``scipy.optimize.minimize``; by default SLSQP with constraints and BFGS without.
+        tolerance: SciPy's ``tol``; by default tight.
+        options: SciPy's ``options``.
+        polish: finish each solution by Newton steps on the optimality conditions.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, Scipy
+        >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), inequality=lambda x, u: u.sum() - 1,
+        ...                        solver=Scipy(method="trust-constr"), start=2)
+        >>> node(torch.tensor([[2.0, 3.0], [-1.0, 0.5]])).round(decimals=4)
+        tensor([[ 0.0000,  1.0000],
+                [-1.0000,  0.5000]])
+    """
+
+    method: str | None = None
+    tolerance: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    polish: bool = True
+
+    def __post_init__(self) -> None:
+        if self.method is not None and self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, but is {self.method!r}.")
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        """Solve one problem after the other; the first guess of a failed one is kept if it is all there is."""
+        method = self.method or ("SLSQP" if batch.k else "BFGS")
+        if batch.k and method not in CONSTRAINED:
+            raise ValueError(f"method {method!r} takes no constraints: use one of {', '.join(CONSTRAINED)}.")
+        double, first = batch.to(torch.float64), start.to(torch.float64)
+        results = [self._solve_one(double.select(torch.tensor([i])), first[i], method) for i in range(batch.size)]
+        y = torch.stack([torch.from_numpy(np.asarray(result.x, dtype=np.float64)) for result in results]).to(
+            first.device
+        )
+        raw = RawSolution(
+            y=torch.where(y.isfinite().all(-1, keepdim=True), y, first),
+            multipliers=None,
+            codes=torch.tensor([_status(result, method) for result in results], device=first.device),
+            iterations=torch.tensor([int(result.get("nit", 0)) for result in results], device=first.device),
+            messages=tuple(f"{method}: {result.message}" for result in results),
+        )
+        if self.polish:
+            raw = polish(double, raw)
+        return raw.to(start.dtype)
+
+    def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:
+        one = _OneProblem(batch)
+        if not one.finite_at(start):
+            return OptimizeResult(
+                x=start.numpy(force=True),
+                status=-1,
+                success=False,
+                nit=0,
+                fun=np.nan,
+                message="not finite at the start",
+            )
+        arguments: dict[str, Any] = {
+            "options": {"maxiter": 1000, **self.options},
+            "tol": self.tolerance or _tolerance(method),
+        }
+        if method in TAKES_GRADIENT:
+            arguments["jac"] = one.gradient
+        if method in TAKES_HESSIAN:
+            arguments["hess"] = one.hessian
+        if batch.k:
+            arguments["constraints"] = one.constraints(method)
+        with np.errstate(all="ignore"):
+            result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
+        result.lowest = one.lowest
+        return result
+
+
+def _tolerance(method: str) -> float:
+    return 1e-8 if method in ("COBYLA", "COBYQA", "Nelder-Mead", "Powell") else 1e-10
+
+
+def _status(result: OptimizeResult, method: str) -> Status:
+    """What SciPy's result means; whether the point is a solution is checked elsewhere."""
+    if result.status == -1:
+        return Status.NOT_FINITE
+    if result.success:
+        return Status.CONVERGED
+    if np.abs(result.x).max(initial=0.0) > FAR or result.lowest < -FAR:
+        return Status.UNBOUNDED
+    if not np.isfinite(result.x).all():
+        return Status.NOT_FINITE
+    if method == "SLSQP":
+        return {4: Status.INFEASIBLE, 9: Status.ITERATION_LIMIT, 5: Status.SINGULAR, 6: Status.SINGULAR}.get(
+            result.status, Status.STALLED
+        )
+    limits = {"trust-constr": 0, "BFGS": 1, "L-BFGS-B": 1, "CG": 1, "Newton-CG": 1, "TNC": 3}
+    return Status.ITERATION_LIMIT if result.status == limits.get(method, 1) else Status.STALLED
+
+
+class _OneProblem:
+    """One problem as functions of a NumPy vector."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.shape = batch.shape
+        self.p = batch.p
+        self.xs = [x.detach() if dim is None else x.detach()[0] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+        self.device = self.xs[0].device if self.xs else torch.device("cpu")
+        self.problem = batch.problem
+        self.lowest = np.inf  # of all the objective values that the solver has seen
+
+    def _variable(self, u: Array) -> Tensor:
+        return torch.from_numpy(np.array(u, dtype=np.float64)).to(self.device).requires_grad_()
+
+    def _value(self, function: Callable[..., Tensor], u: Tensor) -> Tensor:
+        return function(*self.xs, u.view(self.shape)).reshape(-1).to(torch.float64)
+
+    def finite_at(self, start: Tensor) -> bool:
+        functions = (self.problem.objective, self.problem.equality, self.problem.inequality)
+        with torch.no_grad():
+            values = [self._value(f, start) for f in functions if f is not None]
+        return all(bool(value.isfinite().all()) for value in (start, *values))
+
+    def objective(self, u: Array) -> float:
+        with torch.no_grad():
+            value = float(self._value(self.problem.objective, self._variable(u)))
+        self.lowest = min(self.lowest, value)
+        return value
+
+    def gradient(self, u: Array) -> Array:
+        return self._jacobian(self.problem.objective, u)[0]
+
+    def hessian(self, u: Array) -> Array:
+        return self._hessian(self.problem.objective, u, np.ones(1))
+
+    def constraints(self, method: str) -> list[Any]:
+        kinds = [(self.problem.equality, "eq"), (self.problem.inequality, "ineq")]
+        return [self._constraint(f, kind, method) for f, kind in kinds if f is not None]
+
+    def _constraint(self, function: Callable[..., Tensor], kind: str, method: str) -> Any:
+        def value(u: Array) -> Array:
+            with torch.no_grad():
+                result: Array = self._value(function, self._variable(u)).numpy(force=True)
+            return result
+
+        if method == "SLSQP":  # which wants inequalities the other way round
+            sign = -1.0 if kind == "ineq" else 1.0
+            return {"type": kind, "fun": lambda u: sign * value(u), "jac": lambda u: sign * self._jacobian(function, u)}
+        return NonlinearConstraint(
+            value,
+            -np.inf if kind == "ineq" else 0.0,
+            0.0,
+            jac=lambda u: self._jacobian(function, u),
+            hess=lambda u, weights: self._hessian(function, u, weights),
+        )
+
+    def _jacobian(self, function: Callable[..., Tensor], u: Array) -> Array:
+        with torch.enable_grad():
+            variable = self._variable(u)
+            value = self._value(function, variable)
+            if not value.requires_grad:
+                return np.zeros((len(value), len(u)))
+            basis = torch.eye(len(value), dtype=value.dtype, device=value.device)
+            (rows,) = torch.autograd.grad(value, variable, basis, is_grads_batched=True)
+        return rows.numpy(force=True)
+
+    def _hessian(self, function: Callable[..., Tensor], u: Array, weights: Array) -> Array:
+        with torch.enable_grad():
+            variable = self._variable(u)
+            value = self._value(function, variable) @ torch.from_numpy(np.array(weights, dtype=np.float64)).to(
+                self.device
+            )
+            if not value.requires_grad:
+                return np.zeros((len(u), len(u)))
+            (gradient,) = torch.autograd.grad(value, variable, create_graph=True)
+            if not gradient.requires_grad:
+                return np.zeros((len(u), len(u)))
+            basis = torch.eye(len(u), dtype=value.dtype, device=value.device)
+            (rows,) = torch.autograd.grad(gradient, variable, basis, is_grads_batched=True, allow_unused=True)
+        return np.zeros((len(u), len(u))) if rows is None else rows.numpy(force=True)
