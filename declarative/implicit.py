@@ -283,7 +283,8 @@ def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor) ->
         stuck = (found.violation > tolerance) & (slope <= 1e-4 * size) & (codes != Status.UNBOUNDED)
         codes = torch.where(stuck, int(Status.INFEASIBLE), codes)
     codes = torch.where(solved, int(Status.CONVERGED), codes)
-    return torch.where(finite & found.residual.isfinite(), codes, int(Status.NOT_FINITE))
+    lost = ~finite | (found.residual.isinf() & (codes == Status.NOT_OPTIMAL))
+    return torch.where(lost, int(Status.NOT_FINITE), codes)
 
 
 def _report(call: Call, batch: Batch, solved: Solved, found: Assessment) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..linear import Pair, factorise_dense
-from ..optimality import Assessment, assess, optimality_tolerance
+from ..optimality import Assessment, assess, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution
 
@@ -26,7 +26,7 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
     or semismooth Newton, method), so that a wrong guess mends itself.
     """
     u = raw.y
-    best = _assess_loosely(batch, u)
+    best = _first_assessment(batch, u, raw.multipliers)
     improving = best.residual < NEAR
     for _ in range(STEPS):
         if not improving.any():
@@ -44,23 +44,21 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
     return dataclasses.replace(raw, y=u, multipliers=best.multipliers)
 
 
-def _assess_loosely(batch: Batch, u: Tensor) -> Assessment:
-    """At a rough point a constraint that is nearly tight may be active: let its multiplier tell."""
-    guess = assess(batch, u)
-    rough = guess.residual > optimality_tolerance(u.dtype)
-    if not (rough.any() and batch.q):
-        return guess
-    values, jacobian = batch.constraints(u), batch.jacobian(u)
+def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
+    """At a rough point it is not clear which constraints are active: try several guesses, keep the best of each."""
+    best = assess(batch, u)
+    if not batch.q or bool((best.residual <= optimality_tolerance(u.dtype)).all()):
+        return best
+    values, jacobian, gradient = batch.constraints(u), batch.jacobian(u), batch.gradient(u)
     length = torch.linalg.vector_norm(jacobian, dim=-1)
-    tight = guess.active | (values.abs() < 1e-4 * length * u.abs().amax(-1, keepdim=True).clamp(min=1.0))
-    system = factorise_dense(
-        torch.eye(batch.m, dtype=u.dtype, device=u.device).expand(batch.size, -1, -1), jacobian, tight, None
-    )
-    multipliers = system(batch.gradient(u), torch.zeros_like(values))[1]
-    loose = assess(batch, u, multipliers)
-    return _merge(
-        guess, (loose.residual < guess.residual).nonzero().flatten(), _rows(loose, loose.residual < guess.residual)
-    )
+    reach = length * u.abs().amax(-1, keepdim=True).clamp(min=1.0)
+    equality = torch.arange(batch.k, device=u.device) < batch.p
+    guesses = [estimate_multipliers(gradient, jacobian, equality | (values > -near * reach)) for near in (1e-4, 1e-2)]
+    for guess in guesses if multipliers is None else [multipliers, *guesses]:
+        new = assess(batch, u, guess)
+        better = new.residual < best.residual
+        best = _merge(best, better.nonzero().flatten(), _rows(new, better))
+    return best
 
 
 def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:

@@ -53,8 +53,8 @@ class Scipy(Solver):
         >>> from declarative import DeclarativeNode, Scipy
         >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), inequality=lambda x, u: u.sum() - 1,
         ...                        solver=Scipy(method="trust-constr"), start=2)
-        >>> node(torch.tensor([[2.0, 3.0], [-1.0, 0.5]])).round(decimals=4)
-        tensor([[ 0.0000,  1.0000],
+        >>> node(torch.tensor([[2.5, 2.5], [-1.0, 0.5]])).round(decimals=3)
+        tensor([[ 0.5000,  0.5000],
                 [-1.0000,  0.5000]])
     """
 
@@ -78,8 +78,8 @@ class Scipy(Solver):
             first.device
         )
         raw = RawSolution(
-            y=torch.where(y.isfinite().all(-1, keepdim=True), y, first),
-            multipliers=None,
+            y=torch.where((y.abs() < FAR).all(-1, keepdim=True), y, first),
+            multipliers=_multipliers(results, y, batch.k),
             codes=torch.tensor([_status(result, method) for result in results], device=first.device),
             iterations=torch.tensor([int(result.get("nit", 0)) for result in results], device=first.device),
             messages=tuple(f"{method}: {result.message}" for result in results),
@@ -113,6 +113,14 @@ class Scipy(Solver):
             result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
         result.lowest = one.lowest
         return result
+
+
+def _multipliers(results: list[OptimizeResult], y: Tensor, k: int) -> Tensor | None:
+    """trust-constr stops inside its barrier, far from the constraints, but it knows their multipliers: L = f + v' c."""
+    if not k or any("v" not in result for result in results):
+        return None
+    rows = [np.concatenate([np.ravel(part) for part in result.v]) for result in results]
+    return -torch.from_numpy(np.stack(rows)).to(y)
 
 
 def _tolerance(method: str) -> float:
@@ -167,7 +175,7 @@ class _OneProblem:
         return value
 
     def gradient(self, u: Array) -> Array:
-        return self._jacobian(self.problem.objective, u)[0]
+        return self._jacobian(self.problem.objective, u).reshape(-1)
 
     def hessian(self, u: Array) -> Array:
         return self._hessian(self.problem.objective, u, np.ones(1))
@@ -201,7 +209,8 @@ class _OneProblem:
                 return np.zeros((len(value), len(u)))
             basis = torch.eye(len(value), dtype=value.dtype, device=value.device)
             (rows,) = torch.autograd.grad(value, variable, basis, is_grads_batched=True)
-        return rows.numpy(force=True)
+        result: Array = rows.numpy(force=True)
+        return result
 
     def _hessian(self, function: Callable[..., Tensor], u: Array, weights: Array) -> Array:
         with torch.enable_grad():
@@ -216,4 +225,5 @@ class _OneProblem:
                 return np.zeros((len(u), len(u)))
             basis = torch.eye(len(u), dtype=value.dtype, device=value.device)
             (rows,) = torch.autograd.grad(gradient, variable, basis, is_grads_batched=True, allow_unused=True)
-        return np.zeros((len(u), len(u))) if rows is None else rows.numpy(force=True)
+        result: Array = np.zeros((len(u), len(u))) if rows is None else rows.numpy(force=True)
+        return result

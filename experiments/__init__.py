@@ -1,0 +1,1 @@
+"""The bundled experiments and their command line."""

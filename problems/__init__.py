@@ -1,0 +1,1 @@
+"""Ready-made layers: each states itself declaratively, then adds its fast paths."""
