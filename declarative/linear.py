@@ -249,8 +249,9 @@ def _well_conditioned(factor: Tensor, eps: float) -> Tensor:
     diagonal = torch.diagonal(factor, dim1=-2, dim2=-1)
     if not diagonal.shape[-1]:
         return torch.ones(diagonal.shape[:-1], dtype=torch.bool, device=diagonal.device)
-    ratio: Tensor = (diagonal.amin(-1) / diagonal.amax(-1)).square()
-    return ratio > eps**0.5
+    ratio = (diagonal.amin(-1) / diagonal.amax(-1)).square()
+    result: Tensor = ratio > eps**0.5
+    return result
 
 
 def _factorise_whole(hessian: Tensor, rows: Tensor, mask: Tensor, name: str | None) -> Solve:
