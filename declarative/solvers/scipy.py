@@ -100,7 +100,7 @@ class Scipy(Solver):
                 message="not finite at the start",
             )
         arguments: dict[str, Any] = {
-            "options": {"maxiter": 1000, **self.options},
+            "options": {_limit(method): 1000, **self.options},
             "tol": self.tolerance or _tolerance(method),
         }
         if method in TAKES_GRADIENT:
@@ -121,6 +121,10 @@ def _multipliers(results: list[OptimizeResult], y: Tensor, k: int) -> Tensor | N
         return None
     rows = [np.concatenate([np.ravel(part) for part in result.v]) for result in results]
     return -torch.from_numpy(np.stack(rows)).to(y)
+
+
+def _limit(method: str) -> str:
+    return "maxfun" if method == "TNC" else "maxiter"
 
 
 def _tolerance(method: str) -> float:
