@@ -26,6 +26,7 @@ class Linearisation:
         multipliers: stacked, following L = f - multipliers' c, (batch, k).
         active: which constraints hold with equality, (batch, k).
         builder: builds a structured system instead of the dense ones.
+        extra: what the solver left for the builder, (batch, ...); most leave nothing.
     """
 
     batch: Batch
@@ -33,6 +34,7 @@ class Linearisation:
     multipliers: Tensor
     active: Tensor
     builder: SystemBuilder | None = None
+    extra: Tensor | None = None
 
     def system(self, kind: Kind) -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
@@ -104,8 +106,8 @@ class Derivatives:
                 grads = batch.pullback(u, multipliers, *place(unit.expand(batch.size, count)), wanted)
                 return torch.cat([-grad.reshape(batch.size, -1).to(u.dtype) for grad in grads], -1)
 
-            result: Tensor = torch.vmap(row, out_dims=1)(torch.eye(count, dtype=u.dtype, device=u.device))
-            return result
+            result: Tensor = torch.vmap(row)(torch.eye(count, dtype=u.dtype, device=u.device))
+            return result.transpose(0, 1)
 
         cross = rows(batch.m, lambda unit: (unit, None))
         shift = rows(batch.k, lambda unit: (torch.zeros_like(u), unit))

@@ -23,7 +23,7 @@ from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
 from .inputs import InDims, Start, initial_points
 from .optimality import Assessment, assess, optimality_tolerance
-from .problem import Batch, Problem, flat, inspect
+from .problem import Batch, Problem, flat, inspect, refuse_captured
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
 
@@ -59,7 +59,8 @@ class Call:
 
     def linearise(self, xs: tuple[Tensor, ...], solved: Solved) -> Linearisation:
         """The problems at their solutions."""
-        return Linearisation(self.batch(xs, solved), flat(solved.y), solved.stacked(), solved.active, self.spec.system)
+        batch, builder = self.batch(xs, solved), self.spec.system
+        return Linearisation(batch, flat(solved.y), solved.stacked(), solved.active, builder, solved.extra)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Solved:
     codes: Tensor  # (size,)
     iterations: Tensor  # (size,)
     residual: Tensor  # (size,)
+    extra: Tensor  # (size, ...), empty for most solvers
 
     def stacked(self) -> Tensor:
         """The multipliers in the library's own convention, L = f - multipliers' c."""
@@ -93,12 +95,9 @@ class Implicit(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *xs = inputs
-        solved = Solved(*output)
         ctx.call = call
         ctx.count = len(xs)
-        ctx.mark_non_differentiable(solved.active, solved.codes, solved.iterations, solved.residual)
-        if not call.spec.rule.differentiates_multipliers:
-            ctx.mark_non_differentiable(solved.multipliers, solved.inequality_multipliers)
+        ctx.mark_non_differentiable(*output[3 if call.spec.rule.differentiates_multipliers else 1 :])
         ctx.save_for_backward(*xs, *output)
         ctx.save_for_forward(*xs, *output)
 
@@ -127,7 +126,7 @@ class Implicit(torch.autograd.Function):
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
         moving = [i for i, dx in enumerate(tangents) if dx is not None and xs[i].is_floating_point()]
-        p, nothing = solved.multipliers.shape[-1], (None,) * 4
+        p, nothing = solved.multipliers.shape[-1], (None,) * 5
         if not call.size or not moving:
             return torch.zeros_like(solved.y), *(torch.zeros_like(x) for x in solved.tensors()[1:3]), *nothing
         good = (solved.codes == Status.CONVERGED).unsqueeze(-1)
@@ -196,21 +195,35 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...]) -> Solved:
     batch = inspect(call.spec.problem, xs, call.in_dims, call.size, first)
     finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
     raw = _solve_rows(call.spec.solver, batch, flat(first), finite)
-    found = assess(batch, raw.y, raw.multipliers)
-    codes = _judge(batch, raw, found, finite)
+    own = call.spec.solver.assess(batch, raw)
+    found = assess(batch, raw.y, raw.multipliers) if own is None else own
+    codes = _judge(batch, raw, found, finite, explain=own is None)
     call.messages[:] = raw.messages
     multipliers = torch.where((codes == Status.CONVERGED).unsqueeze(-1), found.multipliers, 0.0)
     solved = Solved(
-        y=raw.y.reshape(first.shape),
-        multipliers=multipliers[:, : batch.p],
+        y=raw.y.reshape(first.shape).clone(),  # outputs that are views of other tensors confuse forward mode
+        multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=-multipliers[:, batch.p :],
         active=found.active,
         codes=codes,
         iterations=raw.iterations,
         residual=found.residual,
+        extra=first.new_zeros(call.size, 0) if raw.extra is None else raw.extra,
     )
     _report(call, batch, solved, found)
     return solved
+
+
+def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
+    """Under a ``torch.func`` transform a captured tensor shows only out here, where the transform is active."""
+    blank = tuple(torch.ones(x.shape, dtype=x.dtype, device=x.device) for x in xs)
+    if not all(x.is_floating_point() for x in xs):
+        blank = tuple(x if x.is_floating_point() else torch.zeros_like(x) for x in blank)  # they may be indices
+    try:
+        first = _candidate(call, blank)
+    except (RuntimeError, ValueError):  # a formula that has no answer for blank inputs
+        return
+    refuse_captured(call.spec.problem, blank, call.in_dims, first)
 
 
 def _candidate(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size, *shape)
@@ -236,7 +249,7 @@ def _candidate(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size, *shape)
 def _nothing(first: Tensor) -> Solved:
     none = first.new_zeros(0, 0)
     count = torch.zeros(0, dtype=torch.int64, device=first.device)
-    return Solved(first, none, none.clone(), none.bool(), count, count.clone(), first.new_zeros(0))
+    return Solved(first, none, none.clone(), none.bool(), count, count.clone(), first.new_zeros(0), none.clone())
 
 
 def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -260,21 +273,28 @@ def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> 
     multipliers = None
     if part.multipliers is not None:
         multipliers = first.new_zeros(batch.size, batch.k).index_copy(0, rows, part.multipliers)
+    extra = None
+    if part.extra is not None:
+        extra = first.new_zeros(batch.size, *part.extra.shape[1:]).index_copy(0, rows, part.extra)
     return RawSolution(
         y=first.index_copy(0, rows, part.y),
         multipliers=multipliers,
         codes=raw.codes.index_copy(0, rows, part.codes),
         iterations=raw.iterations.index_copy(0, rows, part.iterations),
         messages=tuple(messages),
+        extra=extra,
     )
 
 
-def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor) -> Tensor:
-    """The status of each problem: the optimality conditions decide, the solver's word only explains a failure."""
+def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, explain: bool) -> Tensor:
+    """The status of each problem: the optimality conditions decide, the solver's word only explains a failure.
+
+    ``explain`` looks for infeasibility too, for which it forms the dense Jacobian.
+    """
     tolerance = optimality_tolerance(raw.y.dtype)
     solved = found.residual <= tolerance
     codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
-    if batch.k and not solved.all():
+    if explain and batch.k and not solved.all():
         values = batch.constraints(raw.y)
         values[:, batch.p :].clamp_(min=0.0)
         jacobian = batch.jacobian(raw.y)

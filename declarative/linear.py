@@ -84,8 +84,7 @@ class _Solve(torch.autograd.Function):
         t = torch.zeros_like(s) if dt is None else dt
         if moving:
             product = _product(ctx.kind, operands, moving, z, s)
-            moved = tuple(tangents[i] for i in moving)
-            change_r, change_t = torch.func.jvp(product, tuple(operands[i] for i in moving), moved)[1]
+            change_r, change_t = _push(product, [operands[i] for i in moving], [tangents[i] for i in moving], z, s)
             r, t = r - change_r, t - change_t
         result: Pair = ctx.kind(*operands).solve(r, t)
         return result
@@ -117,6 +116,16 @@ def _product(
         return kind(*replaced).multiply(z, s)
 
     return multiply
+
+
+def _push(function: Callable[..., Pair], at: list[Tensor], tangents: list[Any], *like: Tensor) -> Pair:
+    """Forward mode as the transpose of reverse mode: forward levels cannot be nested, and this may run inside one."""
+
+    def pull(*cotangents: Tensor) -> Any:
+        return torch.func.vjp(function, *at)[1](cotangents)
+
+    result: Pair = torch.func.vjp(pull, *(torch.zeros_like(x) for x in like))[1](tuple(tangents))
+    return result
 
 
 class DenseSystem(System):
@@ -194,6 +203,7 @@ def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str
             finite[:, None, None], scaled, torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
         )
         rows = torch.where(finite[:, None, None], rows, 0.0)
+        mask = mask * finite.unsqueeze(-1)
         _warn(~finite, "a derivative is not finite", "their gradient is NaN")
 
     schur, definite = _factorise_schur(scaled, rows, mask, eps)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import maybe_current_level
+from torch._C._functorch import is_batchedtensor, maybe_current_level
 
 Function = Callable[..., Tensor]
 
@@ -79,6 +79,19 @@ class Batch:
     def to(self, dtype: torch.dtype) -> Batch:
         """The same instances with floating-point inputs of another precision."""
         return self.replace([x.to(dtype) if x.is_floating_point() else x for x in self.xs])
+
+    def in_double(self) -> Batch:
+        """The same instances in double precision, unless the functions hold constants that do not mix with it."""
+        if all(x.dtype == torch.float64 for x in self.xs if x.is_floating_point()):
+            return self
+        double = self.to(torch.float64)
+        try:
+            u = torch.ones(self.size, self.m, dtype=torch.float64, device=self.xs[0].device)
+            double.objective(u)
+            double.constraints(u)
+        except RuntimeError:  # such as a product with a float32 matrix
+            return self
+        return double
 
     # The functions of one problem.
 
@@ -272,16 +285,14 @@ def _explained(name: str, xs: Sequence[Tensor], batch: Batch) -> Iterator[None]:
 
 
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
-    """Under a ``torch.func`` transform a captured tensor shows only out here, where the transform is active."""
-    blank = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in xs)
-    probe = torch.zeros(u.shape, dtype=u.dtype, device=u.device)
+    """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
     for name in ("objective", "equality", "inequality"):
         function = getattr(problem, name)
         if function is None:
             continue
         with torch.enable_grad():
-            value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*blank, probe)
-        if value.requires_grad:
+            value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
+        if value.requires_grad or is_batchedtensor(value):
             raise ValueError(_captured_message(name, function, []))
 
 

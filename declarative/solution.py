@@ -121,6 +121,7 @@ class RawSolution:
     codes: Tensor  # (batch,)
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
+    extra: Tensor | None = None  # (batch, ...), what a structured system can use again, e.g. a factorisation
 
     @classmethod
     def unsolved(cls, y: Tensor) -> RawSolution:

@@ -260,8 +260,6 @@ def gradients(y: Tensor, xs: tuple[Tensor, ...], v: Tensor) -> tuple[Tensor, ...
 
 
 def relative(value: Tensor, truth: Tensor) -> float:
-    return (
-        float((value - truth).abs().max() / truth.abs().max().clamp(min=1e-300))
-        if truth.abs().max()
-        else float(value.abs().max())
-    )
+    """The largest difference, relative to the largest entry of the truth (absolute where that is zero)."""
+    size = float(truth.detach().abs().max())
+    return float((value - truth).detach().abs().max()) / (size or 1.0)

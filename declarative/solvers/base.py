@@ -6,6 +6,7 @@ import abc
 
 from torch import Tensor
 
+from ..optimality import Assessment
 from ..problem import Batch
 from ..solution import RawSolution
 
@@ -22,3 +23,7 @@ class Solver(abc.ABC):
     @abc.abstractmethod
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # start: (batch, m)
         """Solve every problem of the batch, in the dtype of ``start``."""
+
+    def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:  # noqa: ARG002
+        """Test what :meth:`solve` found without dense derivatives; None (the default) leaves it to the node."""
+        return None

@@ -72,7 +72,7 @@ class Scipy(Solver):
         method = self.method or ("SLSQP" if batch.k else "BFGS")
         if batch.k and method not in CONSTRAINED:
             raise ValueError(f"method {method!r} takes no constraints: use one of {', '.join(CONSTRAINED)}.")
-        double, first = batch.to(torch.float64), start.to(torch.float64)
+        double, first = batch.in_double(), start.to(torch.float64)
         results = [self._solve_one(double.select(torch.tensor([i])), first[i], method) for i in range(batch.size)]
         y = torch.stack([torch.from_numpy(np.asarray(result.x, dtype=np.float64)) for result in results]).to(
             first.device
@@ -85,7 +85,7 @@ class Scipy(Solver):
             messages=tuple(f"{method}: {result.message}" for result in results),
         )
         if self.polish:
-            raw = polish(double, raw)
+            raw = polish(double, raw if double is not batch else raw.to(start.dtype))
         return raw.to(start.dtype)
 
     def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:
@@ -157,6 +157,8 @@ class _OneProblem:
         self.p = batch.p
         self.xs = [x.detach() if dim is None else x.detach()[0] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
         self.device = self.xs[0].device if self.xs else torch.device("cpu")
+        floating = [x.dtype for x in self.xs if x.is_floating_point()]
+        self.dtype = floating[0] if floating else torch.float64
         self.problem = batch.problem
         self.lowest = np.inf  # of all the objective values that the solver has seen
 
@@ -164,7 +166,7 @@ class _OneProblem:
         return torch.from_numpy(np.array(u, dtype=np.float64)).to(self.device).requires_grad_()
 
     def _value(self, function: Callable[..., Tensor], u: Tensor) -> Tensor:
-        return function(*self.xs, u.view(self.shape)).reshape(-1).to(torch.float64)
+        return function(*self.xs, u.view(self.shape).to(self.dtype)).reshape(-1).to(torch.float64)
 
     def finite_at(self, start: Tensor) -> bool:
         functions = (self.problem.objective, self.problem.equality, self.problem.inequality)
