@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,12 @@ class Call:
     size: int
     work: torch.dtype
     differentiable: bool
+    warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     messages: list[str] = field(default_factory=list)
+
+    def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """The inputs, and the start if one was passed."""
+        return (tuple(tensors[:-1]), tensors[-1]) if self.warm else (tuple(tensors), None)
 
     def batch(self, xs: tuple[Tensor, ...], solved: Solved) -> Batch:
         """The problems of this call, once a solution has told their sizes."""
@@ -89,24 +95,30 @@ class Implicit(torch.autograd.Function):
     """x -> :class:`Solved`, differentiable in y and in both kinds of multipliers."""
 
     @staticmethod
-    def forward(call: Call, *xs: Tensor) -> tuple[Tensor, ...]:
-        return solve_plain(call, xs).tensors()
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return solve_plain(call, *call.split(tensors)).tensors()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        call, *xs = inputs
+        call, *tensors = inputs
+        xs, _ = call.split(tensors)
         ctx.call = call
         ctx.count = len(xs)
         ctx.mark_non_differentiable(*output[3 if call.spec.rule.differentiates_multipliers else 1 :])
+        ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *output)
         ctx.save_for_forward(*xs, *output)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
+        cotangents = [
+            torch.zeros_like(x) if v is None else v for v, x in zip(given[:3], solved.tensors(), strict=False)
+        ]
         wanted = [i for i, x in enumerate(xs) if ctx.needs_input_grad[1 + i] and x.is_floating_point()]
+        unmoved = (None,) * call.warm
         if not call.size or not wanted:
-            return None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs))
+            return None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *unmoved
         v = flat(cotangents[0])
         w = torch.cat([-cotangents[1], cotangents[2]], -1)
         good = solved.codes == Status.CONVERGED
@@ -120,11 +132,12 @@ class Implicit(torch.autograd.Function):
         grads: list[Tensor | None] = [None] * ctx.count
         for i, grad in zip(wanted, found, strict=True):
             grads[i] = grad
-        return None, *grads
+        return None, *grads, *unmoved
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
+        tangents = tangents[: ctx.count]
         moving = [i for i, dx in enumerate(tangents) if dx is not None and xs[i].is_floating_point()]
         p, nothing = solved.multipliers.shape[-1], (None,) * 5
         if not call.size or not moving:
@@ -138,11 +151,12 @@ class Implicit(torch.autograd.Function):
         return z.reshape(solved.y.shape), *dual, *nothing
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *xs: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
         """Fold the mapped dimension into the batch; a closed form sees its inputs only as it was written for them."""
         count, mapped = info.batch_size, in_dims[1:]
-        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, mapped, strict=True)]
-        shared = [own is None and dim is not None for own, dim in zip(call.in_dims, mapped, strict=True)]
+        own_dims = (*call.in_dims, 0) if call.warm else call.in_dims
+        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, mapped, strict=True)]
+        shared = [own is None and dim is not None for own, dim in zip(own_dims, mapped, strict=True)]
         if isinstance(call.spec.solver, ClosedForm) and any(shared):
             one = [
                 apply(call, *(x if dim is None else x[i] for x, dim in zip(moved, mapped, strict=True)))
@@ -150,7 +164,7 @@ class Implicit(torch.autograd.Function):
             ]
             return tuple(torch.stack(column) for column in zip(*one, strict=True)), (0,) * len(one[0])
         folded, dims = [], []
-        for x, own, dim in zip(moved, call.in_dims, mapped, strict=True):
+        for x, own, dim in zip(moved, own_dims, mapped, strict=True):
             if dim is None and own is not None:
                 x = x.unsqueeze(0).expand(count, *x.shape)
             elif dim is not None and own is None:
@@ -158,14 +172,14 @@ class Implicit(torch.autograd.Function):
             keep = dim is None and own is None
             folded.append(x if keep else x.reshape(count * call.size, *x.shape[2:]))
             dims.append(None if keep else 0)
-        call = dataclasses.replace(call, in_dims=tuple(dims), size=count * call.size)
+        call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * call.size)
         out = apply(call, *folded)
         return tuple(x.unflatten(0, (count, -1)) for x in out), (0,) * len(out)
 
 
-def apply(call: Call, *xs: Tensor) -> tuple[Tensor, ...]:
+def apply(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The Function, with a type."""
-    result: tuple[Tensor, ...] = Implicit.apply(call, *xs)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, ...] = Implicit.apply(call, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -187,14 +201,15 @@ def _without_failures(
 # Solving: on plain tensors, without gradients.
 
 
-def solve_plain(call: Call, xs: tuple[Tensor, ...]) -> Solved:
+def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> Solved:
     """Solve the batch, and check what the solver says against the optimality conditions."""
-    first = _candidate(call, xs)
+    starts = _candidates(call, xs, start)
+    first = starts[0]
     if not call.size:
         return _nothing(first)
     batch = inspect(call.spec.problem, xs, call.in_dims, call.size, first)
     finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
-    raw = _solve_rows(call.spec.solver, batch, flat(first), finite)
+    raw = _solve_from_all(call.spec.solver, batch, torch.stack([flat(one) for one in starts]), finite)
     own = call.spec.solver.assess(batch, raw)
     found = assess(batch, raw.y, raw.multipliers) if own is None else own
     codes = _judge(batch, raw, found, finite, explain=own is None)
@@ -220,17 +235,24 @@ def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
     if not all(x.is_floating_point() for x in xs):
         blank = tuple(x if x.is_floating_point() else torch.zeros_like(x) for x in blank)  # they may be indices
     try:
-        first = _candidate(call, blank)
+        first = _candidates(call, blank, None)[0]
     except (RuntimeError, ValueError):  # a formula that has no answer for blank inputs
         return
     refuse_captured(call.spec.problem, blank, call.in_dims, first)
 
 
-def _candidate(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size, *shape)
-    """Where the solver starts or, for a closed form, the solution."""
+def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> list[Tensor]:  # of (size, *shape)
+    """Where the solver starts, once or several times, or, for a closed form, the solution."""
     solver = call.spec.solver
-    if not isinstance(solver, ClosedForm):
-        return initial_points(call.spec.start, xs, call.in_dims, call.size, call.work)
+    if isinstance(solver, ClosedForm):
+        return [_formula(call, solver, xs)]
+    if start is not None:
+        return [start]
+    starts = call.spec.start if isinstance(call.spec.start, list) else [call.spec.start]
+    return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
+
+
+def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
     y: object = solver.function(*xs)
     if not isinstance(y, Tensor):
         raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
@@ -256,6 +278,20 @@ def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
     if dim is None:
         return x.isfinite().all().expand(size)
     return x.isfinite().reshape(size, -1).all(-1)
+
+
+def _solve_from_all(solver: Solver, batch: Batch, starts: Tensor, finite: Tensor) -> RawSolution:
+    """Solve from every start, as one larger batch, and keep the best solution of each problem."""
+    count = len(starts)
+    if count == 1:
+        return _solve_rows(solver, batch, starts[0], finite)
+    place = torch.arange(batch.size, device=starts.device)
+    every = batch.select(place.repeat(count))
+    raw = _solve_rows(solver, every, starts.flatten(0, 1), finite.repeat(count))
+    objective = every.objective(raw.y)
+    solved = assess(every, raw.y, raw.multipliers).residual <= optimality_tolerance(raw.y.dtype)
+    rank = torch.where(solved, objective, torch.inf).nan_to_num(torch.inf).view(count, batch.size)
+    return raw.take(rank.argmin(0) * batch.size + place)
 
 
 def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> RawSolution:
@@ -300,9 +336,11 @@ def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, ex
         jacobian = batch.jacobian(raw.y)
         slope = (jacobian.mT @ values.unsqueeze(-1)).squeeze(-1).abs().amax(-1)
         size = (jacobian.mT.abs() @ values.abs().unsqueeze(-1)).squeeze(-1).abs().amax(-1)
-        stuck = (found.violation > tolerance) & (slope <= 1e-4 * size) & (codes != Status.UNBOUNDED)
+        # Stationary: the violations pull against each other, or a step as long as u itself would hardly reduce them.
+        flat_there = slope * raw.y.abs().amax(-1).clamp(min=1.0) <= 1e-2 * values.square().sum(-1)
+        stuck = (found.violation > tolerance) & ((slope <= 1e-4 * size) | flat_there) & (codes != Status.UNBOUNDED)
         codes = torch.where(stuck, int(Status.INFEASIBLE), codes)
-    codes = torch.where(solved, int(Status.CONVERGED), codes)
+    codes = torch.where(solved & (codes != Status.UNBOUNDED), int(Status.CONVERGED), codes)
     lost = ~finite | (found.residual.isinf() & (codes == Status.NOT_OPTIMAL))
     return torch.where(lost, int(Status.NOT_FINITE), codes)
 

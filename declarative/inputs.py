@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 InDims = int | None | tuple[int | None, ...]
-Start = int | Sequence[int] | Tensor | Callable[..., Tensor] | None
+OneStart = int | Sequence[int] | Tensor | Callable[..., Tensor]
+Start = OneStart | list[OneStart] | None
 
 
 @dataclass(frozen=True)
@@ -93,22 +94,41 @@ def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
 
 
 def check_start(start: Start) -> Start:
-    """Refuse what cannot be a start before anything is solved; sequences of numbers become shapes."""
-    if start is None or callable(start) or isinstance(start, Tensor):
+    """Refuse what cannot be a start before anything is solved; numbers become shapes."""
+    if isinstance(start, list) and start and not all(isinstance(one, int) for one in start):
+        return [_check_one_start(one) for one in start]
+    return None if start is None else _check_one_start(start)  # type: ignore[arg-type]
+
+
+def _check_one_start(start: OneStart) -> OneStart:
+    if callable(start) or isinstance(start, Tensor):
         return start
-    shape = (start,) if isinstance(start, int) else start
+    shape: object = (start,) if isinstance(start, int) else start
     if isinstance(shape, Sequence) and not isinstance(shape, str) and all(isinstance(n, int) and n >= 0 for n in shape):
         if math.prod(shape) == 0:
             raise ValueError(f"start has shape {tuple(shape)}: u must have at least one entry.")
         return torch.Size(shape)
     raise TypeError(
-        "start must be the shape of u (an int or ints), a tensor, or a function (*xs) -> u for one problem, but is "
-        f"{start!r}."
+        "start must be the shape of u (an int or ints), a tensor, a function (*xs) -> u for one problem, or a list of "
+        f"tensors or functions to try, but is {start!r}."
     )
 
 
+def warm_start(start: Tensor, inputs: Inputs) -> Tensor:  # (size, *shape)
+    """A start that was passed with the call: a point for each problem, such as the last solution."""
+    if not isinstance(start, Tensor):
+        raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
+    start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
+    if start.dim() == 0 or start.shape[0] != inputs.size:
+        raise ValueError(
+            f"start must have one point for each of the {inputs.size} problems, like the node's output, but has shape "
+            f"{tuple(start.shape)}."
+        )
+    return start.to(device=inputs.xs[0].device, dtype=inputs.work)
+
+
 def initial_points(
-    start: Start,
+    start: OneStart | None,
     xs: tuple[Tensor, ...],
     in_dims: tuple[int | None, ...],
     size: int,

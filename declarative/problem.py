@@ -26,11 +26,17 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Problem:
-    """The user's functions of ``(*xs, u)`` for one problem, without a batch dimension."""
+    """The user's functions of ``(*xs, u)`` for one problem, without a batch dimension.
+
+    Where the general reverse pass over them costs more than the rest of back-propagation, ``pullback`` can be its
+    result as a formula: ``(xs, u, multipliers, z, s) -> -(B' z + C' s)`` for every input, on a batch, differentiable,
+    with B from the objective alone where the multipliers are None.
+    """
 
     objective: Function
     equality: Function | None = None
     inequality: Function | None = None
+    pullback: Callable[..., tuple[Tensor, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,10 @@ class Batch:
         An input that the batch shares receives the sum over the batch.
         """
         chosen = range(len(self.xs)) if wanted is None else wanted
+        if self.problem.pullback is not None and None not in self.in_dims:
+            s = u.new_zeros(*u.shape[:-1], self.k) if s is None else s
+            grads = self.problem.pullback(self.xs, u, multipliers, z, s)
+            return tuple(grads[i] for i in chosen)
 
         def scalar(*inputs: Tensor) -> Tensor:
             xs = list(self.xs)

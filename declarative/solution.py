@@ -91,6 +91,11 @@ class Solution:
         members = list(Status)
         return [members[code] for code in self.codes.flatten().tolist()]
 
+    @property
+    def solvers(self) -> list[str]:
+        """Which solver each problem's solution is from."""
+        return [message.split(":")[0] for message in self.messages]
+
     def as_given(self, dtype: torch.dtype, batched: bool) -> Solution:
         """The same in the precision of the inputs and, for an unbatched call, without the batch dimension."""
 
@@ -133,3 +138,29 @@ class RawSolution:
         """The same in another precision."""
         multipliers = None if self.multipliers is None else self.multipliers.to(dtype)
         return replace(self, y=self.y.to(dtype), multipliers=multipliers)
+
+    def take(self, rows: Tensor) -> RawSolution:
+        """The problems at these positions (indices or a mask)."""
+        rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        messages = tuple(self.messages[row] for row in rows.tolist())
+        extra = None if self.extra is None else self.extra[rows]
+        multipliers = None if self.multipliers is None else self.multipliers[rows]
+        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, extra)
+
+    def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
+        """The same with the problems at these indices replaced; multipliers not known to both are forgotten."""
+        messages = list(self.messages)
+        for row, message in zip(rows.tolist(), part.messages, strict=True):
+            messages[row] = message
+
+        def merge(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
+            return None if mine is None or other is None else mine.index_copy(0, rows, other)
+
+        return RawSolution(
+            self.y.index_copy(0, rows, part.y),
+            merge(self.multipliers, part.multipliers),
+            self.codes.index_copy(0, rows, part.codes),
+            self.iterations.index_copy(0, rows, part.iterations),
+            tuple(messages),
+            merge(self.extra, part.extra),
+        )

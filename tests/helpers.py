@@ -227,7 +227,7 @@ CASES = [
     ),
 ]
 REGULAR = [case for case in CASES if not case.warns]
-SOLVERS = ["closed form", "scipy"]
+SOLVERS = ["closed form", "newton", "scipy"]
 RULES = ["exact", "unconstrained", "curvature", "identity"]
 
 

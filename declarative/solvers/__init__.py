@@ -1,9 +1,11 @@
 """The ways forward: one file each."""
 
 from .base import Solver
+from .chain import Chain
 from .closed_form import ClosedForm
+from .newton import Newton
 from .scipy import Scipy
 
-SOLVERS = {"scipy": Scipy}
+SOLVERS = {"newton": Newton, "scipy": Scipy}
 
-__all__ = ["SOLVERS", "ClosedForm", "Scipy", "Solver"]
+__all__ = ["SOLVERS", "Chain", "ClosedForm", "Newton", "Scipy", "Solver"]

@@ -16,6 +16,7 @@ from ..problem import Batch
 from ..solution import RawSolution
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
+EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
 NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
@@ -27,7 +28,8 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
     """
     u = raw.y
     best = _first_assessment(batch, u, raw.multipliers)
-    improving = best.residual < NEAR
+    exact = EXACT * torch.finfo(u.dtype).eps
+    improving = (best.residual < NEAR) & (best.residual > exact)
     for _ in range(STEPS):
         if not improving.any():
             break
@@ -40,7 +42,7 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])
         best = _merge(best, accepted, _rows(new, better))
-        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > 0)
+        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
     return dataclasses.replace(raw, y=u, multipliers=best.multipliers)
 
 

@@ -110,7 +110,12 @@ class Scipy(Solver):
         if batch.k:
             arguments["constraints"] = one.constraints(method)
         with np.errstate(all="ignore"):
-            result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
+            try:
+                result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
+            except (ValueError, np.linalg.LinAlgError) as error:
+                if one.error is not None:  # the user's own
+                    raise
+                result = OptimizeResult(x=start.numpy(force=True), status=99, success=False, message=str(error))
         result.lowest = one.lowest
         return result
 
@@ -160,13 +165,18 @@ class _OneProblem:
         floating = [x.dtype for x in self.xs if x.is_floating_point()]
         self.dtype = floating[0] if floating else torch.float64
         self.problem = batch.problem
+        self.error: Exception | None = None  # that one of the user's functions raised
         self.lowest = np.inf  # of all the objective values that the solver has seen
 
     def _variable(self, u: Array) -> Tensor:
         return torch.from_numpy(np.array(u, dtype=np.float64)).to(self.device).requires_grad_()
 
     def _value(self, function: Callable[..., Tensor], u: Tensor) -> Tensor:
-        return function(*self.xs, u.view(self.shape).to(self.dtype)).reshape(-1).to(torch.float64)
+        try:
+            return function(*self.xs, u.view(self.shape).to(self.dtype)).reshape(-1).to(torch.float64)
+        except Exception as error:
+            self.error = error
+            raise
 
     def finite_at(self, start: Tensor) -> bool:
         functions = (self.problem.objective, self.problem.equality, self.problem.inequality)

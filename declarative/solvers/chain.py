@@ -1,0 +1,59 @@
+"""Solvers one after the other: each gets what those before it left unsolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..optimality import assess, optimality_tolerance
+from ..problem import Batch
+from ..solution import RawSolution, Status
+from .base import Solver
+from .newton import Newton
+from .scipy import Scipy
+
+
+@dataclass(frozen=True)
+class Chain(Solver):
+    """Try several solvers; ``Solution.solvers`` says which one finished which problem.
+
+    By default the batched Newton method, then SciPy's SLSQP and trust-constr for the problems that it leaves unsolved.
+    A problem that none of them solves keeps the first one's point and status, which says most about what is wrong.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode
+        >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.sum() - 1, start=3)
+        >>> node.solve(torch.zeros(2, 3)).solvers
+        ['Newton', 'Newton']
+    """
+
+    solvers: tuple[Solver, ...] = (Newton(), Scipy(method="SLSQP"), Scipy(method="trust-constr"))
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        """Solve with the first solver, and hand on what is left."""
+        best = self.solvers[0].solve(batch, start)
+        for solver in self.solvers[1:]:
+            rows = _unsolved(batch, best)
+            if not len(rows):
+                break
+            new = solver.solve(batch.select(rows), start[rows])
+            solved = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            solved[_unsolved(batch.select(rows), new)] = False
+            best = best.put(rows[solved], new.take(solved))
+        return best
+
+
+def _unsolved(batch: Batch, raw: RawSolution) -> Tensor:
+    """The positions of the problems that a solver left, unless it has seen that they have no solution.
+
+    Those that it gave up on may be solved all the same.
+    """
+    rows = ((raw.codes != Status.CONVERGED) & (raw.codes != Status.UNBOUNDED)).nonzero().flatten()
+    if not len(rows):
+        return rows
+    multipliers = None if raw.multipliers is None else raw.multipliers[rows]
+    found = assess(batch.select(rows), raw.y[rows], multipliers)
+    return rows[found.residual > optimality_tolerance(raw.y.dtype)]

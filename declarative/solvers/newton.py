@@ -1,0 +1,418 @@
+"""A batched Newton method: the whole batch at once, in torch, each problem with its own steps and its own end.
+
+Equalities are handled by Newton's method on the optimality conditions (SQP), inequalities by a primal-dual interior
+point: g(u) + s = 0 with slacks s > 0 and s_i y_i = barrier -> 0. With L = f + y' c the step solves
+
+    [ H + d I   A'    G'   ] [du  ]     [ D_U L           ]
+    [ A         0     0    ] [dy_h] = - [ h               ]
+    [ G         0    -S/Y  ] [dy_g]     [ g + barrier / y ]
+
+where d >= 0 is the least regularisation that makes the Hessian positive definite on the directions that the equalities
+leave free, so that the method looks for minima. A step is accepted if it reduces an exact penalty function, after a
+second-order correction where that helps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..optimality import estimate_multipliers, gradient_scale, irregular
+from ..problem import Batch
+from ..solution import RawSolution, Status
+from .base import Solver
+from .newton_step import Factor, Model, Rows, Step, factorise, largest, scale_of, times
+from .polish import polish
+
+RUNNING = -1
+ARMIJO = 1e-4  # the fraction of the predicted decrease that a step must achieve
+BACKTRACKS = 25
+BOUNDARY = 0.995  # the fraction of the way to s = 0 that a step may go
+FAR = 1e10  # in scaled units: an objective below -FAR or a point beyond FAR is unbounded
+NUDGES = 3  # how often a problem may be pushed off a saddle point or a point where the constraints' rank drops
+NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+PATIENCE = 20  # iterations without less violation, after which feasibility alone is sought
+ROUGH = 1e-3  # a violation from which a damped step is better than a long one
+FAILURES = 8  # how many steps in a row may be refused
+
+
+@dataclass(frozen=True)
+class Newton(Solver):
+    """A batched Newton method for smooth problems, convex or not, with equalities and inequalities.
+
+    Args:
+        max_iterations: for each problem.
+        stationarity_tolerance: on the scaled gradient of the Lagrangian; by default eps^0.6 of the precision worked in
+            (4e-10 in double), as for the other two. What passes is then polished to the last digits.
+        feasibility_tolerance: on the scaled constraints.
+        complementarity_tolerance: on the products of slacks and multipliers.
+        keep_dtype: work in float32 for float32 inputs instead of in double precision: faster, and less robust.
+        polish: finish each solution by Newton steps on the optimality conditions alone.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, Newton
+        >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.prod() - 1,
+        ...                        solver=Newton(), start=torch.ones(2))
+        >>> node(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).prod(-1)
+        tensor([1.0000, 1.0000])
+    """
+
+    max_iterations: int = 200
+    stationarity_tolerance: float | None = None
+    feasibility_tolerance: float | None = None
+    complementarity_tolerance: float | None = None
+    keep_dtype: bool = False
+    polish: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_iterations < 1:
+            raise ValueError(f"max_iterations must be at least 1, but is {self.max_iterations}.")
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        """Solve the batch, in double precision unless told otherwise."""
+        inner = batch if self.keep_dtype else batch.in_double()
+        raw = self._solve(inner, start if inner is batch else start.to(torch.float64))
+        if self.polish:
+            raw = polish(inner, raw)
+        return raw.to(start.dtype)
+
+    def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        whole = problem = _scale(batch, start)
+        state = done = _first_state(problem, start)
+        rows = torch.arange(batch.size, device=start.device)
+        for iteration in range(self.max_iterations + 1):
+            model = problem.model(state)
+            factor = factorise(_tame(model), state.delta, state.failures > 0)
+            state = _lower_barrier(state, model)
+            factor, step = _within_reach(factor, _tame(model), state)
+            state = self._judge(problem, state, model, factor, step, iteration)
+            finished = state.code != RUNNING
+            done = done.put(rows, state) if finished.any() else done
+            if finished.all():
+                break
+            if finished.any():
+                keep = ~finished
+                rows, state, problem = rows[keep], state.take(keep), problem.take(keep)
+                model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
+            state = _advance(problem, state, model, factor, step)
+        return RawSolution(
+            y=done.u,
+            multipliers=-done.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
+            codes=done.code,
+            iterations=done.iterations,
+            messages=("Newton",) * batch.size,
+        )
+
+    def _judge(
+        self, problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, iteration: int
+    ) -> _State:
+        """End the problems that are solved or hopeless; push those off that sit at a saddle point."""
+        default = torch.finfo(state.u.dtype).eps ** 0.6
+        feasible = model.violation() <= (self.feasibility_tolerance or default)
+        # On a badly scaled problem a small gradient says little: the next step must be short too, or be refused.
+        near = step.u.abs().amax(-1) <= NEAR * state.u.abs().amax(-1).clamp(min=1.0)
+        solved = (
+            feasible
+            & (near | (state.failures > 1))
+            & (model.stationarity() <= (self.stationarity_tolerance or default))
+            & (model.complementarity() <= (self.complementarity_tolerance or default))
+        )
+        stuck = ~feasible & model.violation_is_stationary()
+        lost = ((solved & factor.indefinite()) | stuck) & (state.nudges < NUDGES)
+        code = torch.full_like(state.code, RUNNING)
+        code[state.failures > FAILURES] = Status.STALLED
+        code[(state.failures > FAILURES) & (model.violation() > ROUGH)] = Status.INFEASIBLE  # no step reduces it
+        far = state.u.abs().amax(-1) > FAR * problem.rows.reach
+        code[far | (feasible & (model.objective < -FAR))] = Status.UNBOUNDED
+        code[stuck] = Status.INFEASIBLE
+        code[solved] = Status.CONVERGED
+        code[lost] = RUNNING
+        code[~model.finite()] = Status.NOT_FINITE
+        if iteration == self.max_iterations:
+            code[code == RUNNING] = Status.ITERATION_LIMIT
+        pushed = lost & (code == RUNNING)
+        violation = model.violation()
+        progress = feasible | (violation < 0.9 * state.least)
+        return dataclasses.replace(
+            state,
+            code=code,
+            iterations=torch.full_like(state.iterations, iteration),
+            delta=factor.delta,
+            least=torch.minimum(state.least, violation),
+            stagnation=torch.where(progress, 0, state.stagnation + 1),
+            nudges=state.nudges + pushed,
+            pushed=pushed,
+        )
+
+
+@dataclass(frozen=True)
+class _State(Rows):
+    """Where each problem is."""
+
+    u: Tensor  # (batch, m)
+    s: Tensor  # (batch, q)
+    y: Tensor  # (batch, k)
+    barrier: Tensor  # (batch,) and so are the others
+    penalty: Tensor
+    delta: Tensor
+    radius: Tensor  # the longest step that is trusted
+    failures: Tensor
+    least: Tensor  # the smallest violation so far
+    stagnation: Tensor  # iterations since it has fallen
+    nudges: Tensor
+    pushed: Tensor
+    code: Tensor
+    iterations: Tensor
+
+
+@dataclass(frozen=True)
+class _Scales(Rows):
+    objective_scale: Tensor  # (batch,)
+    row_scale: Tensor  # (batch, k)
+    reach: Tensor  # the size of u at the start, at least 1, (batch,)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """The problems in units in which gradients at the start have size 1."""
+
+    batch: Batch
+    rows: _Scales
+
+    def take(self, rows: Tensor) -> _Scaled:
+        return _Scaled(self.batch.select(rows), self.rows.take(rows))
+
+    def values(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """f and c."""
+        return self.batch.objective(u) * self.rows.objective_scale, self.batch.constraints(u) * self.rows.row_scale
+
+    def model(self, state: _State) -> Model:
+        u, scale, row_scale = state.u, self.rows.objective_scale, self.rows.row_scale
+        objective, values = self.values(u)
+        stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
+        return Model(
+            objective=objective,
+            gradient=self.batch.gradient(u) * scale.unsqueeze(-1),
+            values=values,
+            jacobian=self.batch.jacobian(u) * row_scale.unsqueeze(-1),
+            hessian=self.batch.hessian(u, stacked) * scale[:, None, None],
+            y=state.y,
+            s=state.s,
+        )
+
+
+def _scale(batch: Batch, u: Tensor) -> _Scaled:
+    slope = gradient_scale(batch, u, batch.gradient(u)).amax(-1)
+    length = torch.linalg.vector_norm(batch.jacobian(u), dim=-1)
+    usable = (length > 1e-8) & length.isfinite()
+    return _Scaled(
+        batch,
+        _Scales(
+            objective_scale=1 / slope,
+            row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
+            reach=u.abs().amax(-1).clamp(min=1.0),
+        ),
+    )
+
+
+def _first_state(problem: _Scaled, u: Tensor) -> _State:
+    batch = problem.batch
+    _, values = problem.values(u)
+    none = u.new_zeros(batch.size)
+    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+    barrier = none + 0.1
+    s = torch.maximum(-values[:, batch.p :], torch.full_like(values[:, batch.p :], 0.1))
+    y = torch.cat([torch.zeros_like(values[:, : batch.p]), barrier.unsqueeze(-1) / s], -1)
+    state = _State(
+        u=u,
+        s=s.nan_to_num(1.0),
+        y=y.nan_to_num(0.0),
+        barrier=barrier,
+        penalty=none + 1.0,
+        delta=none.clone(),
+        radius=10 * problem.rows.reach,
+        failures=counts,
+        least=none + torch.inf,
+        stagnation=counts.clone(),
+        nudges=counts.clone(),
+        pushed=counts.bool(),
+        code=counts + RUNNING,
+        iterations=counts.clone(),
+    )
+    return dataclasses.replace(state, y=_estimated(problem, state)) if batch.p else state
+
+
+def _estimated(problem: _Scaled, state: _State) -> Tensor:
+    """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
+    p, rows = problem.batch.p, problem.rows
+    jacobian = problem.batch.jacobian(state.u) * rows.row_scale.unsqueeze(-1)
+    gradient = problem.batch.gradient(state.u) * rows.objective_scale.unsqueeze(-1)
+    gradient = gradient + times(jacobian[:, p:].mT, state.y[:, p:])
+    guess = -estimate_multipliers(gradient, jacobian[:, :p], torch.ones_like(jacobian[:, :p, 0], dtype=torch.bool))
+    usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
+    return torch.cat([torch.where(usable, guess, 0.0), state.y[:, p:]], -1)
+
+
+def _tame(model: Model) -> Model:
+    """The model with problems that are not finite blanked out: they end in this iteration, and must not stop others."""
+    finite = model.finite()
+    if finite.all():
+        return model
+    blank = {name: torch.zeros_like(x) for name, x in vars(model).items()}
+    return model.where(finite, Model(**{**blank, "s": torch.ones_like(model.s)}))
+
+
+def _lower_barrier(state: _State, model: Model) -> _State:
+    """Lower the barrier of each problem that has solved its present one well enough; the penalty starts anew."""
+    if not state.s.shape[-1]:
+        return state
+    barrier, least = state.barrier, torch.finfo(state.u.dtype).eps ** 0.75
+    rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
+    for _ in range(4):
+        solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
+        barrier = torch.where(solved, torch.minimum(0.2 * barrier, barrier**1.5).clamp(min=least), barrier)
+    penalty = torch.where(barrier < state.barrier, 1.0, state.penalty)
+    return dataclasses.replace(state, barrier=barrier, penalty=penalty)
+
+
+def _within_reach(factor: Factor, model: Model, state: _State) -> tuple[Factor, Step]:
+    """The step; where nearly dependent constraints make it too long, one that meets them less fully."""
+    step = factor.solve(model, state.barrier, model.residual())
+    if not model.p:
+        return factor, step
+    for damping in (1e-4, 1e-2, 1.0):
+        long = (step.u.abs().amax(-1) > state.radius) & (model.violation() > ROUGH)
+        if not long.any():
+            break
+        factor = factor.damped(torch.where(long, damping, 0.0)).where(long, factor)
+        step = factor.solve(model, state.barrier, model.residual()).where(long, step)
+    return factor, step
+
+
+def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step) -> _State:
+    """Take a step in each problem: Newton's where it makes progress, else a push or a step towards feasibility."""
+    reach = state.radius / step.u.abs().amax(-1).clamp(min=1e-300)
+    longest = torch.minimum(_room(state.s, step.s), reach)
+    decrease, penalty = _predict(state, model, factor, step)
+    merit = _merit(state.barrier, penalty, state.s, model.objective, model.residual())
+    slack = 10 * torch.finfo(merit.dtype).eps * merit.abs()
+
+    def try_step(step: Step, length: Tensor) -> tuple[_State, Tensor, Tensor]:
+        moved = _move(state, step, length)
+        objective, values = problem.values(moved.u)
+        residual = torch.cat([values[:, : model.p], values[:, model.p :] + moved.s], -1)
+        new = _merit(state.barrier, penalty, moved.s, objective, residual)
+        good = new <= merit + slack + ARMIJO * length * decrease
+        return moved, good & new.isfinite(), residual
+
+    length = longest
+    result, accepted, residual = try_step(step, length)
+    if model.y.shape[-1] and not accepted.all():
+        corrected = factor.solve(
+            model, state.barrier, length.unsqueeze(-1) * model.residual() + residual.nan_to_num(0.0)
+        )
+        second, good, _ = try_step(corrected, torch.minimum(_room(state.s, corrected.s), reach))
+        result = result.where(accepted | ~good, second)
+        accepted = accepted | good
+    for _ in range(BACKTRACKS):
+        if accepted.all():
+            break
+        length = torch.where(accepted, length, 0.5 * length)
+        shorter, good, _ = try_step(step, length)
+        result = result.where(accepted | ~good, shorter)
+        accepted = accepted | good
+    went = (result.u - state.u).abs().amax(-1)
+    whole = accepted & (length == longest)
+    radius = torch.where(whole, torch.maximum(state.radius, 4 * went), torch.maximum(2 * went, 1e-3 * state.radius))
+    failures = torch.where(accepted, 0, state.failures + 1)
+    result = dataclasses.replace(result, penalty=penalty, failures=failures, radius=radius)
+    accepted = accepted & (state.stagnation < PATIENCE)
+    if not accepted.all():
+        result = result.where(accepted, _restore(problem, state, model))
+    if state.pushed.any():
+        result = _push(problem, state).where(state.pushed, result)
+    return result
+
+
+def _predict(state: _State, model: Model, factor: Factor, step: Step) -> tuple[Tensor, Tensor]:
+    """The slope of the penalty function along the step, with a penalty large enough to make it a descent."""
+    residual, change = model.residual(), times(model.jacobian, step.u)
+    change = torch.cat([change[:, : model.p], change[:, model.p :] + step.s], -1)
+    total, left = residual.abs().sum(-1), (residual + change).abs().sum(-1)
+    gain = (total - left).clamp(min=0.0)
+    slope = (model.gradient * step.u).sum(-1) - state.barrier * (step.s / state.s).sum(-1)
+    curved = (step.u * times(model.hessian, step.u)).sum(-1) + factor.delta * step.u.square().sum(-1)
+    curved = curved + (step.s.square() * model.y[:, model.p :] / state.s).sum(-1)
+    needed = (slope + 0.5 * curved.clamp(min=0.0)) / (0.7 * gain.clamp(min=1e-300))
+    worth = gain > 1e-14
+    # A penalty far above the multipliers makes the steps creep along curved constraints, so it may fall again.
+    enough = torch.maximum(torch.where(worth, 1.5 * needed, 0.0), largest((model.y + step.y).abs()))
+    penalty = torch.maximum(enough, 0.3 * state.penalty).clamp(min=1e-6, max=1e12)
+    return (slope - penalty * gain).clamp(max=0.0), penalty
+
+
+def _merit(barrier: Tensor, penalty: Tensor, s: Tensor, objective: Tensor, residual: Tensor) -> Tensor:
+    return objective - barrier * s.log().sum(-1) + penalty * residual.abs().sum(-1)
+
+
+def _room(s: Tensor, ds: Tensor) -> Tensor:
+    """The longest step that keeps s positive."""
+    if not s.shape[-1]:
+        return s.new_ones(s.shape[0])
+    return torch.where(ds < 0, -BOUNDARY * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
+
+
+def _move(state: _State, step: Step, length: Tensor) -> _State:
+    q = state.s.shape[-1]
+    p = state.y.shape[-1] - q
+    s = state.s + length.unsqueeze(-1) * step.s
+    y_h = state.y[:, :p] + length.unsqueeze(-1) * step.y[:, :p]
+    y_g = state.y[:, p:] + _room(state.y[:, p:], step.y[:, p:]).unsqueeze(-1) * step.y[:, p:]
+    if q:  # keep s y within sight of the barrier, so that no pair is lost
+        centre = state.barrier.unsqueeze(-1) / s
+        y_g = torch.maximum(torch.minimum(y_g, 1e10 * centre), 1e-10 * centre)
+    return dataclasses.replace(state, u=state.u + length.unsqueeze(-1) * step.u, s=s, y=torch.cat([y_h, y_g], -1))
+
+
+def _restore(problem: _Scaled, state: _State, model: Model) -> _State:
+    """No step reduces the penalty function: take a damped Gauss-Newton step towards feasibility, and start afresh.
+
+    Where the point is feasible already, more regularisation is all that is changed.
+    """
+    wrong = model.violated()
+    rows = model.jacobian * (wrong != 0).unsqueeze(-1)
+    normal = rows.mT @ rows
+    size = torch.diagonal(normal, dim1=-2, dim2=-1).amax(-1).clamp(min=1e-12)
+    eye = torch.eye(normal.shape[-1], dtype=normal.dtype, device=normal.device)
+    right = -times(rows.mT, wrong)
+    best, total = state.u, wrong.square().sum(-1)
+    for damping in (1e-8, 1e-4, 1e-2, 1.0, 100.0):
+        factor, _ = torch.linalg.cholesky_ex(normal + damping * size[:, None, None] * eye)
+        moved = state.u + torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
+        values = problem.values(moved)[1]
+        violated = torch.cat([values[:, : model.p], values[:, model.p :].clamp(min=0.0)], -1).square().sum(-1)
+        better = violated < 0.99 * total
+        best = torch.where(better.unsqueeze(-1), moved, best)
+        total = torch.where(better, violated, total)
+    return _afresh(problem, dataclasses.replace(state, u=best, failures=state.failures + 1), model)
+
+
+def _push(problem: _Scaled, state: _State) -> _State:
+    """Off a saddle point, or a point where the constraints have no gradient: a small irregular step."""
+    size = 1e-2 * 10.0 ** (state.nudges - 1).to(state.u.dtype) * state.u.abs().amax(-1).clamp(min=1.0)
+    return _afresh(problem, dataclasses.replace(state, u=state.u + size.unsqueeze(-1) * irregular(state.u)), None)
+
+
+def _afresh(problem: _Scaled, state: _State, model: Model | None) -> _State:
+    """Slacks, multipliers, barrier and penalty for a point that no step led to."""
+    p = problem.batch.p
+    values = problem.values(state.u)[1]
+    s = torch.maximum(-values[:, p:], torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s))
+    y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
+    delta = state.delta if model is None else torch.maximum(8 * state.delta, 1e-4 * scale_of(model))
+    new = dataclasses.replace(state, s=s, y=y, penalty=torch.ones_like(state.penalty), delta=delta)
+    return dataclasses.replace(new, y=_estimated(problem, new)) if p else new
