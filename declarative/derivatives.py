@@ -40,10 +40,9 @@ class Linearisation:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
         if self.builder is not None:
             return self.builder(self, kind)
-        hessian = self.batch.hessian(self.u, None if kind == "objective" else self.multipliers)
         if kind == "full":
-            return DenseSystem(hessian, self.batch.jacobian(self.u), self.active)
-        return HessianSystem(hessian)
+            return DenseSystem(*self.batch.expand(self.u, self.multipliers).matrices(), self.active)
+        return HessianSystem(self.batch.hessian(self.u, None if kind == "objective" else self.multipliers))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
 
 from .derivatives import Derivatives, SystemBuilder
+from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
-from .implicit import Call, Solved, Spec, apply, as_solution
-from .inputs import Inputs, Start, arrange, check_start, ordinary_mode
-from .problem import Function, Problem, flat, refuse_captured
+from .implicit import Call, Solved, Spec, apply, as_solution, refuse_captured_in_transform
+from .inputs import Inputs, Start, arrange, check_start, ordinary_mode, warm_start
+from .problem import Function, Problem, flat
 from .solution import Solution
-from .solvers import SOLVERS, ClosedForm, Scipy, Solver
+from .solvers import SOLVERS, Chain, ClosedForm, Solver
 
 
 class DeclarativeNode(nn.Module):
@@ -31,9 +32,11 @@ class DeclarativeNode(nn.Module):
         objective: ``f(*xs, u)``, a scalar.
         equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution.
         inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution.
-        solver: ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
+        solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
+            By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
         gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
-        start: where iterative solvers start: the shape of u, a tensor, or a function ``(*xs) -> u`` for one problem.
+        start: where iterative solvers start: the shape of u, a tensor, or a function ``(*xs) -> u`` for one problem; or
+            a list of these, of which the best solution is kept (for problems with several local minima).
         in_dims: which dimension of each input is the batch, as in ``torch.vmap``: an int or None (shared by the batch)
             for all inputs, or one for each. With None for all, a call is one unbatched problem.
         on_failure: ``"raise"`` a :class:`SolverError` if a problem cannot be solved, or ``"mask"`` it: the best point
@@ -104,17 +107,22 @@ class DeclarativeNode(nn.Module):
         other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
         return other
 
-    def forward(self, *xs: Tensor) -> Tensor:
-        """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs."""
+    def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
+        """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs.
+
+        Args:
+            *xs: the inputs.
+            start: where to start this time, a point for each problem: usually the last solution of the same problems.
+        """
         with ordinary_mode(xs) as xs:
-            inputs, _, solved = self._solve(xs)
+            inputs, _, solved = self._solve(xs, start)
             y = solved.y.to(inputs.dtype)
         return y if inputs.batched else y[0]
 
-    def solve(self, *xs: Tensor) -> Solution:
+    def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
         """Solve the batch and return all that is known about it, differentiable like :meth:`forward`."""
         with ordinary_mode(xs) as xs:
-            inputs, call, solved = self._solve(xs)
+            inputs, call, solved = self._solve(xs, start)
             objective = solved.residual
             if inputs.size:
                 objective = call.batch(inputs.xs, solved).objective(flat(solved.y))
@@ -127,25 +135,51 @@ class DeclarativeNode(nn.Module):
             inputs, call, solved = self._solve(xs)
             return Derivatives.at(call.linearise(inputs.xs, solved))
 
-    def _solve(self, xs: Sequence[Tensor]) -> tuple[Inputs, Call, Solved]:
+    def descent(self, *xs: Tensor, v: Tensor | None = None) -> DescentReport:
+        """What the cheaper gradient rules would cost here, for the incoming gradient v (the last argument) of the loss.
+
+        The gradients are those of the inputs that require one or, if none does, of all floating-point inputs. Active
+        inequalities count as equalities. Unsolved problems of a node that masks them are left out.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: u.sum() - 1,
+            ...                        solver=lambda x: x - (x.sum(-1, keepdim=True) - 1) / 3)
+            >>> report = node.descent(torch.tensor([[0.0, 1.0, 3.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
+            >>> report["unconstrained"].cosine, report["unconstrained"].expectation
+            (tensor([0.8165]), tensor([2.]))
+            >>> report["unconstrained"].verdict
+            'safe: constraints are linear, descends on average, cosine 0.82 here.'
+        """
+        if v is None:
+            if len(xs) < 2:
+                raise ValueError("descent needs the inputs and the incoming gradient: node.descent(x, v).")
+            *xs, v = xs  # type: ignore[assignment]
+        wanted = inputs_that_count(xs)
+        with ordinary_mode((*xs, v)) as tensors, torch.no_grad():
+            return analyse_call(*self._solve(tensors[:-1]), tensors[-1], wanted)
+
+    def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solved]:
         inputs = arrange(xs, self._spec.in_dims)
-        call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs))
-        solved = Solved(*apply(call, *inputs.xs))
+        warm = () if start is None else (warm_start(start, inputs),)
+        call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs), bool(warm))
         if inputs.size and maybe_current_level() is not None:
-            refuse_captured(self._spec.problem, inputs.xs, inputs.in_dims, solved.y)
-        return inputs, call, solved
+            refuse_captured_in_transform(call, inputs.xs)
+        return inputs, call, Solved(*apply(call, *inputs.xs, *warm))
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
         spec = self._spec
-        functions = {name: f for name, f in vars(spec.problem).items() if f is not None}
+        names = ("objective", "equality", "inequality")
+        functions = {name: f for name in names if (f := getattr(spec.problem, name)) is not None}
         told = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
         return ", ".join([*told, f"solver={type(spec.solver).__name__}", f"gradient={type(spec.rule).__name__}"])
 
 
 def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
     if solver is None:
-        return Scipy()
+        return Chain()
     if isinstance(solver, Solver):
         return solver
     if isinstance(solver, str):
@@ -154,7 +188,8 @@ def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
                 f"solver must be one of {', '.join(map(repr, SOLVERS))}, a Solver, or a function (*xs) -> y, but is "
                 f"{solver!r}."
             )
-        return SOLVERS[solver]()
+        named: Solver = SOLVERS[solver]()
+        return named
     if callable(solver):
         return ClosedForm(solver)
     raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")

@@ -23,7 +23,7 @@ def optimality_tolerance(dtype: torch.dtype) -> float:
 
 def kink_tolerance(dtype: torch.dtype) -> float:
     """A constraint whose slack and multiplier are both below this is on the edge between active and inactive."""
-    return float(torch.finfo(dtype).eps ** (2 / 3))
+    return float(torch.finfo(dtype).eps ** 0.8)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Assessment:
 
 def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assessment:
     """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints."""
-    gradient, values, jacobian = batch.gradient(u), batch.constraints(u), batch.jacobian(u)
+    here = batch.expand(u)
+    gradient, values = here.gradient, here.values
+    jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
     length = torch.linalg.vector_norm(jacobian, dim=-1)  # (batch, k)
     reach = u.abs().amax(-1, keepdim=True).clamp(min=1.0)  # the scale of u, (batch, 1)
     distance = values / _or_one(length * reach)  # how far in u a constraint is from holding with equality
@@ -57,7 +59,7 @@ def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assess
         tight = equality | (distance.abs() < optimality_tolerance(u.dtype))
         multipliers = estimate_multipliers(gradient, jacobian, tight)
 
-    slopes = gradient_scale(batch, u, gradient)
+    slopes = gradient_scale(gradient, change)
     slope = slopes.amax(-1, keepdim=True)
     pull = multipliers * length / slope  # how hard a constraint pulls; that of an inequality is not positive
     slack = -distance
@@ -99,16 +101,19 @@ def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> T
     return result * mask / length
 
 
-def gradient_scale(batch: Batch, u: Tensor, gradient: Tensor) -> Tensor:  # (batch, m)
+def gradient_scale(gradient: Tensor, change: Tensor) -> Tensor:  # (batch, m)
     """The size that each entry of D_U f has in these problems: here, or in its change over the scale of u.
 
     Entry by entry, so that a steep direction cannot hide a slope in another one; but not below a thousandth of the
     largest, since at a degenerate minimum an entry may vanish together with its own scale.
     """
-    pull = torch.func.vjp(batch.gradient, u)[1]
-    change = pull(irregular(u) * u.abs().clamp(min=1.0))[0].abs()
-    scale = torch.maximum(gradient.abs(), change.nan_to_num(0.0))
+    scale = torch.maximum(gradient.abs(), change.abs().nan_to_num(0.0))
     return _or_one(torch.maximum(scale, 1e-3 * scale.amax(-1, keepdim=True)))
+
+
+def scaled_direction(u: Tensor) -> Tensor:
+    """The direction over which the change of the gradient is measured: every entry by about its own size."""
+    return irregular(u) * u.abs().clamp(min=1.0)
 
 
 def irregular(u: Tensor) -> Tensor:

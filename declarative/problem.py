@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -150,6 +151,25 @@ class Batch:
         """H = D^2_UU L, or H_hat = D^2_UU f without multipliers."""
         return _rows(lambda u: self.gradient(u, multipliers), u, self.m)
 
+    def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
+        """f, D_U L, c and everything that one more reverse pass gives, from one evaluation of the functions."""
+
+        def lagrangian(u: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            objective = self._over_batch(self._objective, self.xs, u)
+            if not self.k:
+                return objective.sum(), (objective, u.new_zeros(*u.shape[:-1], 0))
+            values = self._over_batch(self._constraints, self.xs, u)
+            weighted = 0.0 if multipliers is None else (multipliers * values).sum()
+            return objective.sum() - weighted, (objective, values)
+
+        def first_order(u: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            slope, (objective, values) = torch.func.grad(lagrangian, has_aux=True)(u)
+            return (slope, values), objective
+
+        result: Any = torch.func.vjp(first_order, u, has_aux=True)
+        (slope, values), pull, objective = result
+        return Expansion(objective, slope, values, pull)
+
     def pullback(
         self,
         u: Tensor,  # (size, m)
@@ -198,6 +218,42 @@ class Batch:
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
     return x.reshape(x.shape[0], -1)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A batch of problems at a point: values, first derivatives, and second ones on demand."""
+
+    objective: Tensor  # (size,)
+    gradient: Tensor  # of the Lagrangian, (size, m)
+    values: Tensor  # c, (size, k)
+    pull: Callable[[tuple[Tensor, Tensor]], tuple[Tensor]]  # (z, s) -> H z + A' s
+
+    def matrices(self) -> Pair:
+        """H (size, m, m) and A (size, k, m), in one vectorised reverse pass."""
+        (size, m), k = self.gradient.shape, self.values.shape[-1]
+        basis = torch.eye(m + k, dtype=self.gradient.dtype, device=self.gradient.device)
+        rows = self._rows(basis.unsqueeze(1).expand(m + k, size, m + k))
+        return rows[:, :m], rows[:, m:]
+
+    def jacobian_and_curvature(self, direction: Tensor) -> Pair:  # (size, m)
+        """A (size, k, m) and H times a direction (size, m)."""
+        k = self.values.shape[-1]
+        basis = torch.eye(k, dtype=direction.dtype, device=direction.device).unsqueeze(1)
+        constraints = torch.cat(
+            [torch.zeros_like(direction[..., :1]).expand(k, *direction.shape), basis.expand(k, len(direction), k)], -1
+        )
+        along = torch.cat([direction, direction.new_zeros(len(direction), k)], -1).unsqueeze(0)
+        rows = self._rows(torch.cat([constraints, along]))
+        return rows[:, :k], rows[:, k]
+
+    def _rows(self, cotangents: Tensor) -> Tensor:  # (count, size, m + k) -> (size, count, m)
+        sizes = [self.gradient.shape[-1], self.values.shape[-1]]
+        rows: Tensor = torch.vmap(lambda row: self.pull(row.split(sizes, -1))[0])(cotangents)
+        return rows.transpose(0, 1)
+
+
+Pair = tuple[Tensor, Tensor]
 
 
 def _rows(function: Function, u: Tensor, count: int) -> Tensor:

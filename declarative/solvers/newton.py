@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..optimality import estimate_multipliers, gradient_scale, irregular
+from ..optimality import estimate_multipliers, gradient_scale, irregular, scaled_direction
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
@@ -191,23 +191,26 @@ class _Scaled:
         return self.batch.objective(u) * self.rows.objective_scale, self.batch.constraints(u) * self.rows.row_scale
 
     def model(self, state: _State) -> Model:
-        u, scale, row_scale = state.u, self.rows.objective_scale, self.rows.row_scale
-        objective, values = self.values(u)
+        scale, row_scale = self.rows.objective_scale, self.rows.row_scale
         stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
+        here = self.batch.expand(state.u, stacked)
+        hessian, jacobian = here.matrices()
         return Model(
-            objective=objective,
-            gradient=self.batch.gradient(u) * scale.unsqueeze(-1),
-            values=values,
-            jacobian=self.batch.jacobian(u) * row_scale.unsqueeze(-1),
-            hessian=self.batch.hessian(u, stacked) * scale[:, None, None],
+            objective=here.objective * scale,
+            gradient=(here.gradient + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
+            values=here.values * row_scale,
+            jacobian=jacobian * row_scale.unsqueeze(-1),
+            hessian=hessian * scale[:, None, None],
             y=state.y,
             s=state.s,
         )
 
 
 def _scale(batch: Batch, u: Tensor) -> _Scaled:
-    slope = gradient_scale(batch, u, batch.gradient(u)).amax(-1)
-    length = torch.linalg.vector_norm(batch.jacobian(u), dim=-1)
+    here = batch.expand(u)
+    jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
+    slope = gradient_scale(here.gradient, change).amax(-1)
+    length = torch.linalg.vector_norm(jacobian, dim=-1)
     usable = (length > 1e-8) & length.isfinite()
     return _Scaled(
         batch,

@@ -48,16 +48,18 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
 
 def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
     """At a rough point it is not clear which constraints are active: try several guesses, keep the best of each."""
-    best = assess(batch, u)
+    best = assess(batch, u, multipliers)
     if not batch.q or bool((best.residual <= optimality_tolerance(u.dtype)).all()):
         return best
-    values, jacobian, gradient = batch.constraints(u), batch.jacobian(u), batch.gradient(u)
+    here = batch.expand(u)
+    values, gradient = here.values, here.gradient
+    jacobian, _ = here.jacobian_and_curvature(u)
     length = torch.linalg.vector_norm(jacobian, dim=-1)
     reach = length * u.abs().amax(-1, keepdim=True).clamp(min=1.0)
     equality = torch.arange(batch.k, device=u.device) < batch.p
-    guesses = [estimate_multipliers(gradient, jacobian, equality | (values > -near * reach)) for near in (1e-4, 1e-2)]
-    for guess in guesses if multipliers is None else [multipliers, *guesses]:
-        new = assess(batch, u, guess)
+    tight = [equality | (values > -near * reach) for near in (1e-8, 1e-4, 1e-2)]
+    for rows in tight:
+        new = assess(batch, u, estimate_multipliers(gradient, jacobian, rows))
         better = new.residual < best.residual
         best = _merge(best, better.nonzero().flatten(), _rows(new, better))
     return best
@@ -65,11 +67,8 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
 
 def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:
     """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
-    gradient = batch.gradient(u, state.multipliers)
-    values = batch.constraints(u)
-    hessian = batch.hessian(u, state.multipliers)
-    solve = factorise_dense(hessian, batch.jacobian(u), state.active, None)
-    step, change = solve(-gradient, -values)
+    here = batch.expand(u, state.multipliers)
+    step, change = factorise_dense(*here.matrices(), state.active, None)(-here.gradient, -here.values)
     return step, -change
 
 

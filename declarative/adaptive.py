@@ -1,0 +1,252 @@
+"""The paper's finding - the cheap gradient is good early in training and bad late - as a training device."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_current_level
+
+from .derivatives import Linearisation
+from .gradients import RULES, Rule, as_rule
+from .linear import Pair
+from .theory import cosine
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One comparison of the cheap gradient with the exact one.
+
+    Attributes:
+        call: the backward pass in which it was made, from 0.
+        lowest, median, mean: of the cosines of the problems of the batch.
+        agreeing: the share of the problems whose cosine is at least the threshold.
+        cheap: whether the cheap gradient is used from here on.
+    """
+
+    call: int
+    lowest: float
+    median: float
+    mean: float
+    agreeing: float
+    cheap: bool
+
+
+class Adaptive(Rule):
+    """The cheap gradient for as long as it points the same way as the exact one, and the exact one after that.
+
+    The first backward pass, and every ``probe_every``-th after it, is a probe: both gradients are computed, the exact
+    one is used, and their cosines are compared problem by problem. Between probes only one gradient is computed.
+
+    **This rule has state**, unlike the nodes: give each node an instance of its own (a shared one makes one decision
+    for all of its nodes), and save ``rule.state_dict()`` beside that of the model. Copies and pickles carry the state
+    along. What is counted are backward passes through the node: a node that is used twice in a loss counts two
+    for each step. In distributed training each replica decides for itself, on its own part of the batch.
+
+    Always exact, and neither counted nor probed, are: forward mode; ``torch.func`` transforms and batched gradients,
+    where a decision cannot depend on values; the pass that ``create_graph=True`` records (the one that then
+    differentiates it is an ordinary one); and losses that use the multipliers.
+
+    Args:
+        cheap: the approximate rule, a name or an instance.
+        probe_every: how many backward passes from one probe to the next.
+        threshold: the cosine that a problem's cheap gradient must reach. 0.9 saves the most backward work; to end a run
+            as low as the exact gradient would, about 0.99 is needed (in optimal transport the cosine is above 0.9 for
+            most of the training, and the loss suffers nevertheless).
+        fraction: the share of the batch that must reach it.
+        patience: how many probes in a row must fail before the exact gradient takes over.
+        returns: whether to go on probing after that, and back to the cheap gradient when a probe succeeds.
+        keep: how many probes to remember.
+
+    Example:
+        >>> import torch
+        >>> from declarative import Adaptive, DeclarativeNode
+        >>> rule = Adaptive("unconstrained", probe_every=2, threshold=0.5)
+        >>> sphere = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.square().sum() - 1,
+        ...                          solver=lambda x: torch.nn.functional.normalize(x), gradient=rule)
+        >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+        >>> for step in range(3):
+        ...     print(torch.autograd.grad(sphere(x)[0, 0], x)[0])
+        tensor([[ 0.1280, -0.0960]])
+        tensor([[1., 0.]])
+        tensor([[ 0.1280, -0.0960]])
+        >>> rule
+        Adaptive(cheap=Unconstrained(), now cheap, 1 of 3 backward passes were cheap, last cosine 0.80)
+    """
+
+    differentiates_multipliers = True
+
+    def __init__(
+        self,
+        cheap: str | Rule = "unconstrained",
+        probe_every: int = 50,
+        threshold: float = 0.9,
+        *,
+        fraction: float = 0.5,
+        patience: int = 1,
+        returns: bool = False,
+        keep: int = 1000,
+    ) -> None:
+        for name, count in (("probe_every", probe_every), ("patience", patience), ("keep", keep)):
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} must be a positive integer, but is {count!r}.")
+        if not -1 <= threshold <= 1:
+            raise ValueError(f"threshold is a cosine and must be between -1 and 1, but is {threshold!r}.")
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1, but is {fraction!r}.")
+        self.cheap = as_rule(cheap)
+        if isinstance(self.cheap, Adaptive):
+            raise TypeError("cheap must be one of the approximate rules, but is itself adaptive.")
+        self.probe_every = probe_every
+        self.threshold = threshold
+        self.fraction = fraction
+        self.patience = patience
+        self.returns = returns
+        self.calls = 0
+        self.cheap_calls = 0
+        self.uses_cheap = True
+        self._failed = 0  # probes in a row
+        self._due = 0  # the call of the next probe
+        self._history: deque[Probe] = deque(maxlen=keep)
+        self._lock = threading.Lock()
+
+    @property
+    def history(self) -> tuple[Probe, ...]:
+        """The probes that are remembered, oldest first."""
+        with self._lock:
+            return tuple(self._history)
+
+    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+        """The exact pair: what forward mode uses."""
+        return RULES["exact"].solve(point, v, w)
+
+    def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        exact = RULES["exact"]
+        if torch.is_grad_enabled() or _transformed(v) or _transformed(w) or bool(w.any()):
+            return exact.pull(point, v, w, wanted)
+        with self._lock:
+            call, cheap = self.calls, self.uses_cheap
+            probing = call >= self._due and (cheap or self.returns)
+            self.calls += 1
+            self.cheap_calls += cheap and not probing
+            if probing:
+                self._due = call + self.probe_every
+        if probing:
+            return self._probe(call, point, v, w, wanted)
+        return (self.cheap if cheap else exact).pull(point, v, w, wanted)
+
+    def _probe(
+        self, call: int, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]
+    ) -> tuple[Tensor, ...]:
+        """Compute both gradients of every problem, compare them, and return the exact one."""
+        shared = [point.batch.in_dims[i] is None for i in wanted]
+        each = dataclasses.replace(point, batch=point.batch.unshared())
+        exact = RULES["exact"].pull(each, v, w, wanted)
+        g, g_hat = (
+            torch.cat([grad.reshape(v.shape[0], -1) for grad in grads], -1)
+            for grads in (exact, self.cheap.pull(each, v, w, wanted))
+        )
+        used = v.ne(0).any(-1)  # a problem that the loss does not use has no direction
+        if bool(used.any()):
+            self._decide(call, cosine(g, g_hat)[used])
+        else:
+            with self._lock:
+                self._due = call + 1
+        return tuple(grad.sum(0) if one else grad for grad, one in zip(exact, shared, strict=True))
+
+    def _decide(self, call: int, angles: Tensor) -> None:
+        agreeing = float((angles >= self.threshold).double().mean())  # NaN does not agree
+        good = agreeing >= self.fraction
+        with self._lock:
+            self._failed = 0 if good else self._failed + 1
+            self.uses_cheap = good or (self.uses_cheap and self._failed < self.patience)
+            self._history.append(
+                Probe(
+                    call, float(angles.min()), float(angles.median()), float(angles.mean()), agreeing, self.uses_cheap
+                )
+            )
+
+    def records(self) -> list[dict[str, float]]:
+        """The history as plain dictionaries, for a data frame or a logger."""
+        return [dataclasses.asdict(probe) for probe in self.history]
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write the history as a table with one line per probe."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [entry.name for entry in dataclasses.fields(Probe)])
+            writer.writeheader()
+            writer.writerows(self.records())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the cosines of the probes and the threshold into matplotlib axes, which are returned."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots()[1]
+        history = self.history
+        calls = [probe.call for probe in history]
+        ax.plot(calls, [probe.median for probe in history], color="#0072B2", marker="o", label="median of the batch")
+        ax.plot(calls, [probe.lowest for probe in history], color="#56B4E9", marker=".", label="lowest of the batch")
+        ax.axhline(self.threshold, color="#D55E00", linestyle="--", label="threshold")
+        switched = [probe.call for probe in history if not probe.cheap]
+        if switched:
+            ax.axvline(switched[0], color="black", linestyle=":", label="exact from here")
+        ax.set_xlabel("backward pass")
+        ax.set_ylabel("cosine of cheap and exact gradient")
+        ax.legend()
+        return ax
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rule has counted and decided, in plain types: goes into a checkpoint."""
+        with self._lock:
+            return {
+                "calls": self.calls,
+                "cheap_calls": self.cheap_calls,
+                "uses_cheap": self.uses_cheap,
+                "failed": self._failed,
+                "due": self._due,
+                "history": [dataclasses.asdict(probe) for probe in self._history],
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned; the configuration stays that of this instance."""
+        missing = self.state_dict().keys() ^ state.keys()
+        if missing:
+            raise ValueError(f"this is not the state of an Adaptive rule: missing or unexpected {sorted(missing)}.")
+        with self._lock:
+            self.calls, self.cheap_calls = state["calls"], state["cheap_calls"]
+            self.uses_cheap, self._failed, self._due = state["uses_cheap"], state["failed"], state["due"]
+            self._history = deque((Probe(**probe) for probe in state["history"]), self._history.maxlen)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"} | {
+                "_history": self._history.copy()
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        history = self.history
+        last = f", last cosine {history[-1].median:.2f}" if history else ""
+        now = "cheap" if self.uses_cheap else "exact"
+        counts = f"{self.cheap_calls} of {self.calls} backward passes were cheap"
+        return f"Adaptive(cheap={self.cheap!r}, now {now}, {counts}{last})"
+
+
+def _transformed(x: Tensor) -> bool:
+    """Whether a decision cannot depend on values: inside ``torch.func``, or mapped over by ``is_grads_batched``."""
+    if maybe_current_level() is not None:
+        return True
+    mapped: bool = torch._C._dispatch_keys(x).has(torch._C._dispatch_key_parse("Batched"))
+    return mapped
