@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .linear import DenseSystem, HessianSystem, System
+from .linear import DenseSystem, HessianSystem, Pair, Prepared, PreparedSystem, System
 from .problem import Batch
 
 Kind = Literal["full", "curvature", "objective"]
@@ -27,6 +27,7 @@ class Linearisation:
         active: which constraints hold with equality, (batch, k).
         builder: builds a structured system instead of the dense ones.
         extra: what the solver left for the builder, (batch, ...); most leave nothing.
+        factor: the factorisation that the solver left, for a pass that is not itself differentiated.
     """
 
     batch: Batch
@@ -35,14 +36,27 @@ class Linearisation:
     active: Tensor
     builder: SystemBuilder | None = None
     extra: Tensor | None = None
+    factor: Prepared | None = None
 
     def system(self, kind: Kind) -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
         if self.builder is not None:
             return self.builder(self, kind)
         if kind == "full":
-            return DenseSystem(*self.batch.expand(self.u, self.multipliers).matrices(), self.active)
+            return self._dense() if self.factor is None else self._prepared(self.factor)
         return HessianSystem(self.batch.hessian(self.u, None if kind == "objective" else self.multipliers))
+
+    def _dense(self) -> System:
+        return DenseSystem(*self.batch.expand(self.u, self.multipliers).matrices(), self.active)
+
+    def _prepared(self, factor: Prepared) -> System:
+        here = self.batch.expand(self.u, self.multipliers)
+        rows = self.batch.jacobian(self.u)
+
+        def product(z: Tensor, s: Tensor) -> Pair:
+            return here.pull((z, s))[0], (rows @ z.unsqueeze(-1)).squeeze(-1)
+
+        return PreparedSystem(factor, product, self._dense)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 
 from .derivatives import Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
 from .inputs import InDims, Start, initial_points
+from .linear import Prepared
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat, inspect, refuse_captured
 from .solution import RawSolution, Solution, Status
@@ -53,6 +55,7 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     messages: list[str] = field(default_factory=list)
+    factor: list[Prepared] = field(default_factory=list)  # at most one: what the solver left for the backward pass
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -126,7 +129,10 @@ class Implicit(torch.autograd.Function):
         if masked:
             xs, solved = _without_failures(call, xs, solved, good)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
-        found = call.spec.rule.pull(call.linearise(xs, solved), v, w, wanted)
+        point = call.linearise(xs, solved)
+        if call.factor and not torch.is_grad_enabled() and maybe_current_level() is None:
+            point = dataclasses.replace(point, factor=call.factor[0])
+        found = call.spec.rule.pull(point, v, w, wanted)
         if masked:
             found = tuple(torch.where(good.any(), grad, 0.0) for grad in found)
         grads: list[Tensor | None] = [None] * ctx.count
@@ -214,6 +220,8 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
     found = assess(batch, raw.y, raw.multipliers) if own is None else own
     codes = _judge(batch, raw, found, finite, explain=own is None)
     call.messages[:] = raw.messages
+    if raw.factor is not None and call.differentiable and bool((codes == Status.CONVERGED).all()):
+        call.factor[:] = [raw.factor]
     multipliers = torch.where((codes == Status.CONVERGED).unsqueeze(-1), found.multipliers, 0.0)
     solved = Solved(
         y=raw.y.reshape(first.shape).clone(),  # outputs that are views of other tensors confuse forward mode
@@ -303,23 +311,8 @@ def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> 
         return raw
     rows = finite.nonzero().flatten()
     part = solver.solve(batch.select(rows), first[rows])
-    messages = list(raw.messages)
-    for row, message in zip(rows.tolist(), part.messages, strict=True):
-        messages[row] = message
-    multipliers = None
-    if part.multipliers is not None:
-        multipliers = first.new_zeros(batch.size, batch.k).index_copy(0, rows, part.multipliers)
-    extra = None
-    if part.extra is not None:
-        extra = first.new_zeros(batch.size, *part.extra.shape[1:]).index_copy(0, rows, part.extra)
-    return RawSolution(
-        y=first.index_copy(0, rows, part.y),
-        multipliers=multipliers,
-        codes=raw.codes.index_copy(0, rows, part.codes),
-        iterations=raw.iterations.index_copy(0, rows, part.iterations),
-        messages=tuple(messages),
-        extra=extra,
-    )
+    blank = [None if x is None else x.new_zeros(batch.size, *x.shape[1:]) for x in (part.multipliers, part.extra)]
+    return dataclasses.replace(raw, multipliers=blank[0], extra=blank[1]).put(rows, part)
 
 
 def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, explain: bool) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .linear import Prepared
+
 
 class Status(enum.IntEnum):
     """How the solution of one problem ended; ``advice`` says what to do about it.
@@ -126,7 +128,8 @@ class RawSolution:
     codes: Tensor  # (batch,)
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
-    extra: Tensor | None = None  # (batch, ...), what a structured system can use again, e.g. a factorisation
+    extra: Tensor | None = None  # (batch, ...), what a structured system can use again
+    factor: Prepared | None = None  # of the full system, for all problems, if the solver has come by one
 
     @classmethod
     def unsolved(cls, y: Tensor) -> RawSolution:
@@ -137,7 +140,8 @@ class RawSolution:
     def to(self, dtype: torch.dtype) -> RawSolution:
         """The same in another precision."""
         multipliers = None if self.multipliers is None else self.multipliers.to(dtype)
-        return replace(self, y=self.y.to(dtype), multipliers=multipliers)
+        factor = self.factor if dtype == self.y.dtype else None
+        return replace(self, y=self.y.to(dtype), multipliers=multipliers, factor=factor)
 
     def take(self, rows: Tensor) -> RawSolution:
         """The problems at these positions (indices or a mask)."""
@@ -145,10 +149,11 @@ class RawSolution:
         messages = tuple(self.messages[row] for row in rows.tolist())
         extra = None if self.extra is None else self.extra[rows]
         multipliers = None if self.multipliers is None else self.multipliers[rows]
-        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, extra)
+        factor = None if self.factor is None else self.factor.take(rows)
+        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, extra, factor)
 
     def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
-        """The same with the problems at these indices replaced; multipliers not known to both are forgotten."""
+        """The same with the problems at these indices replaced; what is not known of both is forgotten."""
         messages = list(self.messages)
         for row, message in zip(rows.tolist(), part.messages, strict=True):
             messages[row] = message

@@ -149,3 +149,20 @@ def test_constants_in_single_precision_keep_the_solver_in_single_precision():
     node = DeclarativeNode(lambda x, u: (matrix @ u - x).square().sum(), lambda _, u: u.sum() - 1, start=3)
     x = torch.randn(2, 3)
     assert relative(node(x), x - (x.sum(-1, keepdim=True) - 1) / 3) < 1e-5
+
+
+def test_the_last_factorisation_serves_the_backward_pass(monkeypatch):
+    """The backward pass assembles no matrix, and its gradient is that of the assembled one to the last digits."""
+    from declarative import derivatives
+
+    x = torch.randn(3, 6, dtype=DOUBLE, requires_grad=True)
+    start = torch.tensor([0.6, 0.5, 0.6, 0.7, 0.7, 0.1], dtype=DOUBLE)
+    node = DeclarativeNode(coupled, curved, solver="newton", start=start)
+    y = node(x)
+    v = torch.randn_like(y)
+    (dense,) = torch.autograd.grad(y, x, v, create_graph=True)  # differentiable, so assembled
+    assembled = []
+    monkeypatch.setattr(derivatives, "DenseSystem", lambda *matrices: assembled.append(matrices))
+    (reused,) = torch.autograd.grad(y, x, v)
+    assert not assembled
+    assert relative(reused, dense.detach()) < 1e-12

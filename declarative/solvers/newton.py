@@ -24,7 +24,7 @@ from ..optimality import estimate_multipliers, gradient_scale, irregular, scaled
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
-from .newton_step import Factor, Model, Rows, Step, factorise, largest, scale_of, times
+from .newton_step import Factor, Kept, Model, Rows, Step, factorise, largest, scale_of, times
 from .polish import polish
 
 RUNNING = -1
@@ -84,6 +84,7 @@ class Newton(Solver):
         whole = problem = _scale(batch, start)
         state = done = _first_state(problem, start)
         rows = torch.arange(batch.size, device=start.device)
+        kept: Factor | None = None
         for iteration in range(self.max_iterations + 1):
             model = problem.model(state)
             factor = factorise(_tame(model), state.delta, state.failures > 0)
@@ -91,7 +92,9 @@ class Newton(Solver):
             factor, step = _within_reach(factor, _tame(model), state)
             state = self._judge(problem, state, model, factor, step, iteration)
             finished = state.code != RUNNING
-            done = done.put(rows, state) if finished.any() else done
+            if finished.any():
+                done = done.put(rows, state)
+                kept = factor if kept is None else kept.put(rows, factor)
             if finished.all():
                 break
             if finished.any():
@@ -105,6 +108,7 @@ class Newton(Solver):
             codes=done.code,
             iterations=done.iterations,
             messages=("Newton",) * batch.size,
+            factor=_keep(batch, kept, whole.rows),
         )
 
     def _judge(
@@ -258,6 +262,13 @@ def _estimated(problem: _Scaled, state: _State) -> Tensor:
     guess = -estimate_multipliers(gradient, jacobian[:, :p], torch.ones_like(jacobian[:, :p, 0], dtype=torch.bool))
     usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
     return torch.cat([torch.where(usable, guess, 0.0), state.y[:, p:]], -1)
+
+
+def _keep(batch: Batch, factor: Factor | None, scales: _Scales) -> Kept | None:
+    """The last factorisations, for the backward pass, if they are those of the optimality conditions as they stand."""
+    if factor is None or batch.q or bool(factor.delta.any()) or bool(factor.damping.any()):
+        return None
+    return Kept(factor.whole, factor.half, factor.small, factor.weight, scales.objective_scale, scales.row_scale)
 
 
 def _tame(model: Model) -> Model:

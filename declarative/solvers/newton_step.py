@@ -12,6 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ..linear import Pair
+
 TRIES = 30  # of ever larger regularisation
 PIVOT = 1e-13  # a pivot that cancelled to less than this fraction is zero
 SADDLE = 1e-6  # a curvature that needs more than this, relative to the Hessian's size, is really negative
@@ -114,6 +116,7 @@ class Factor(Rows):
     small: Tensor  # of A (...)^-1 A', (batch, p, p)
     weight: Tensor  # (batch,)
     delta: Tensor  # d, (batch,)
+    damping: Tensor  # of the step towards the equalities, relative, (batch,)
     size: Tensor  # the scale of the Hessian, (batch,)
 
     def indefinite(self) -> Tensor:
@@ -122,7 +125,8 @@ class Factor(Rows):
 
     def damped(self, damping: Tensor) -> Factor:
         """The same with a step towards the equalities that is damped by this much, relative, as Levenberg's."""
-        return replace(self, small=_factorise_complement(self.half.mT @ self.half, damping))
+        small, damping = _factorise_complement(self.half.mT @ self.half, damping)
+        return replace(self, small=small, damping=damping)
 
     def solve(self, model: Model, barrier: Tensor, residual: Tensor) -> Step:
         """The Newton step for a given value of the constraint residual [h; g + s]."""
@@ -138,6 +142,28 @@ class Factor(Rows):
         du = torch.linalg.solve_triangular(self.whole.mT, first - self.half @ dy, upper=True).squeeze(-1)
         change = times(pull, du)
         return Step(u=du, s=-residual[:, p:] - change, y=torch.cat([dy.squeeze(-1), y / s * (change + inner)], -1))
+
+
+@dataclass(frozen=True)
+class Kept(Rows):
+    """The last factorisation of a problem without inequalities: that of its KKT matrix, in scaled units."""
+
+    whole: Tensor
+    half: Tensor
+    small: Tensor
+    weight: Tensor
+    objective_scale: Tensor  # (batch,)
+    row_scale: Tensor  # (batch, p)
+
+    def solve_system(self, r: Tensor, t: Tensor) -> Pair:
+        """[H A'; A 0] [z; s] = [r; t], in the problem's own units."""
+        scale = self.objective_scale.unsqueeze(-1)
+        right, target = (scale * r).unsqueeze(-1), (self.row_scale * t).unsqueeze(-1)
+        first = torch.linalg.solve_triangular(self.whole, right, upper=False)
+        first = first + self.weight[:, None, None] * (self.half @ target)
+        s = torch.cholesky_solve(self.half.mT @ first - target, self.small)
+        z = torch.linalg.solve_triangular(self.whole.mT, first - self.half @ s, upper=True)
+        return z.squeeze(-1), s.squeeze(-1) * self.row_scale / scale
 
 
 def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
@@ -178,29 +204,30 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
             first = torch.maximum(1e-8 * size, last / 8)
             delta = torch.where(failed, torch.where(delta == 0, first, 8 * delta), delta)
     half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
-    small = _factorise_complement(half.mT @ half, torch.zeros_like(size))
-    return Factor(whole=whole, half=half, small=small, weight=weight, delta=delta, size=size)
+    small, damping = _factorise_complement(half.mT @ half, torch.zeros_like(size))
+    return Factor(whole=whole, half=half, small=small, weight=weight, delta=delta, damping=damping, size=size)
 
 
-def _factorise_complement(complement: Tensor, damping: Tensor) -> Tensor:  # (batch, p, p), (batch,)
+def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batch, p, p), (batch,)
     """Cholesky with at least this relative damping, and more where the equalities depend on each other."""
     p = complement.shape[-1]
     eye = torch.eye(p, dtype=complement.dtype, device=complement.device)
     small = eye.expand_as(complement).clone()
     if not p:
-        return small
+        return small, damping
     trace = torch.diagonal(complement, dim1=-2, dim2=-1).sum(-1).clamp(min=1e-8)
-    failed = torch.ones_like(trace, dtype=torch.bool)
+    failed, used = torch.ones_like(trace, dtype=torch.bool), torch.ones_like(damping)
     for least in (0.0, 1e-12, 1e-9, 1e-6, 1.0):
         jitter = trace * damping.clamp(min=least)
         factor, info = torch.linalg.cholesky_ex(complement + jitter[:, None, None] * eye)
         pivots = torch.diagonal(factor, dim1=-2, dim2=-1)
         good = failed & (info == 0) & (pivots.amin(-1) > 1e-8 * pivots.amax(-1))
         small = torch.where(good[:, None, None], factor, small)
+        used = torch.where(good, damping.clamp(min=least), used)
         failed = failed & ~good
         if not failed.any():
             break
-    return small
+    return small, used
 
 
 def scale_of(model: Model) -> Tensor:  # (batch,)
