@@ -1,1 +1,27 @@
 """Ready-made layers: each states itself declaratively, then adds its fast paths."""
+
+from .ball import BallProjection
+from .eigen import Eigenvectors
+from .layer import Layer
+from .least_squares import LeastSquares
+from .quadratic import EqualityQP, QuadraticProgram
+from .robust import RobustPooling
+from .rotation import RotationProjection
+from .simplex import EntropicSimplex, SimplexProjection
+from .sphere import SphereProjection
+from .transport import OptimalTransport
+
+__all__ = [
+    "BallProjection",
+    "Eigenvectors",
+    "EntropicSimplex",
+    "EqualityQP",
+    "Layer",
+    "LeastSquares",
+    "OptimalTransport",
+    "QuadraticProgram",
+    "RobustPooling",
+    "RotationProjection",
+    "SimplexProjection",
+    "SphereProjection",
+]

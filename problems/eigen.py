@@ -1,0 +1,283 @@
+"""Eigenvectors of symmetric matrices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from declarative import ClosedForm, NumericalWarning, Rule, Solver
+from declarative.derivatives import Kind, Linearisation
+from declarative.linear import Pair, Solve, System
+from declarative.optimality import Assessment
+from declarative.problem import Batch
+from declarative.solution import RawSolution
+
+from .layer import Inputs, Layer, largest, only_input, thin_product
+
+
+def rayleigh(X: Tensor, U: Tensor) -> Tensor:
+    """-sum_j u_j' X u_j / 2; only the symmetric part of X counts."""
+    return -(U * (X @ U)).sum() / 2
+
+
+def unit_columns(X: Tensor, U: Tensor) -> Tensor:  # noqa: ARG001
+    """(u_j' u_j - 1) / 2 for each column."""
+    return (U.square().sum(0) - 1) / 2
+
+
+class Eigenvectors(Layer):
+    """Eigenvectors of the symmetric part of X. Each is a stationary point of the same problem:
+
+        minimise -u' X u / 2   subject to   (u' u - 1) / 2 = 0,
+
+    with multiplier minus its eigenvalue t and H = t I - X. H is singular along u, the KKT matrix is not as long as t is
+    simple. One eigendecomposition, that of the forward pass, serves all the eigenvectors and all the rules:
+
+        exact, curvature   z = sum over the other eigenvectors w of w (w' v) / (t - t_w)   (here they are the same)
+        unconstrained      z = -X^+ v.
+
+    The gradient is symmetric. The sign of an eigenvector is arbitrary, as in ``torch.linalg.eigh``.
+
+    Shapes: X (batch, m, m) -> (batch, m, k), columns ordered by ascending eigenvalue.
+
+    Degenerate: the eigenvectors of a repeated eigenvalue are not a function of X. Their gradient leaves out the
+    directions within the eigenspace, so that it stays finite, and there is a :class:`NumericalWarning`.
+
+    Args:
+        k: how many; by default all.
+        largest: the k of the largest eigenvalues, or else of the smallest.
+        gradient: the rule by which it is differentiated.
+        on_failure: as in :class:`DeclarativeNode`.
+
+    Example:
+        >>> import torch
+        >>> from problems import Eigenvectors
+        >>> X = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]], requires_grad=True)
+        >>> u = Eigenvectors(k=1)(X)
+        >>> u.detach().abs().squeeze(-1)
+        tensor([[1., 0.]])
+        >>> torch.autograd.grad(u[0, 1, 0] * u[0, 0, 0].sign().detach(), X)[0]
+        tensor([[[0.0000, 0.5000],
+                 [0.5000, 0.0000]]])
+    """
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        largest: bool = True,
+        gradient: str | Rule = "exact",
+        on_failure: Literal["raise", "mask"] = "raise",
+    ) -> None:
+        if k is not None and (not isinstance(k, int) or isinstance(k, bool)):
+            raise TypeError(f"k must be an int or None, but is {type(k).__name__}.")
+        if k is not None and k < 1:
+            raise ValueError(f"k must be at least 1, but is {k}.")
+        solver = Eigh(k, largest)
+        # They are saddle points, which a minimiser would leave: the general way is Newton's method on the same formula.
+        self.generic_solver = ClosedForm(solver.vectors, polish=True)
+        self.k = k
+        super().__init__(
+            rayleigh,
+            unit_columns,
+            solver=solver,
+            system=partial(_system, chosen=solver.chosen),
+            pullback=_pullback,
+            start=solver.blank,
+            gradient=gradient,
+            on_failure=on_failure,
+        )
+
+    def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        X = only_input("X", xs, ("batch", "m", "m"))
+        if X.shape[-1] != X.shape[-2]:
+            raise ValueError(f"X must be square, but has shape {tuple(X.shape)}.")
+        if self.k is not None and self.k > X.shape[-1]:
+            raise ValueError(f"k is {self.k}, but X of shape {tuple(X.shape)} has only {X.shape[-1]} eigenvectors.")
+        return xs
+
+
+@dataclass(frozen=True)
+class Eigh(Solver):
+    """``torch.linalg.eigh``; the whole decomposition is left to the backward pass."""
+
+    k: int | None
+    largest: bool
+
+    def chosen(self, m: int) -> slice:
+        """Which columns of the whole decomposition are wanted."""
+        if self.k is None:
+            return slice(m)
+        return slice(m - self.k, m) if self.largest else slice(self.k)
+
+    def blank(self, X: Tensor) -> Tensor:
+        """Something of the shape of one problem's solution."""
+        return torch.zeros_like(X[:, self.chosen(X.shape[-1])])
+
+    def vectors(self, X: Tensor) -> Tensor:
+        """The wanted eigenvectors."""
+        return torch.linalg.eigh(_symmetric(X))[1][..., self.chosen(X.shape[-1])]
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        X = batch.unshared().xs[0].to(start.dtype)
+        values, vectors = torch.linalg.eigh(_symmetric(X))
+        chosen = self.chosen(X.shape[-1])
+        codes = torch.zeros(batch.size, dtype=torch.int64, device=X.device)
+        return RawSolution(
+            y=vectors[..., chosen].flatten(1),
+            multipliers=-values[:, chosen],
+            codes=codes,
+            iterations=codes.clone(),
+            messages=("",) * batch.size,
+            extra=torch.cat([vectors, values.unsqueeze(-2)], -2),
+        )
+
+    def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
+        if raw.multipliers is None:
+            return None
+        X = _symmetric(batch.unshared().xs[0].to(raw.y.dtype))
+        U = raw.y.view(batch.size, *batch.shape)
+        left = (X @ U + U * raw.multipliers.unsqueeze(-2)) / largest(X)[:, None, None]
+        stationarity = left.abs().amax((-2, -1))
+        violation = (torch.linalg.vector_norm(U, dim=-2) - 1).abs().amax(-1)
+        residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
+        active = torch.ones_like(raw.multipliers, dtype=torch.bool)
+        return Assessment(raw.multipliers, active, ~active, stationarity, violation, residual)
+
+
+def _symmetric(X: Tensor) -> Tensor:
+    return (X + X.mT) / 2
+
+
+def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
+    """D_U L = -(X + X') U / 2 + ..., so that B' z = -(Z U' + U Z') / 2; C = 0."""
+    U, Z = _columns(u, xs[0]), _columns(z, xs[0])
+    half = (Z / 2) @ U.mT
+    return (half + half.mT,)
+
+
+def _system(point: Linearisation, kind: Kind, chosen: Callable[[int], slice]) -> System:
+    X = point.batch.unshared().xs[0].to(point.u.dtype)
+    m, k = point.batch.shape
+    extra = point.extra
+    if extra is None or extra.shape[1:] != (m + 1, m):
+        # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix does.
+        extra = torch.cat([torch.eye(m), torch.arange(m).unsqueeze(0)]).to(X).expand(point.batch.size, m + 1, m)
+    vectors, values = extra[:, :m], extra[:, m]
+    if kind == "objective":
+        return CostSystem(X, vectors, values)
+    chosen_values = values[:, chosen(m)]
+    U = point.u.view(point.batch.size, m, k)
+    kinds = {"full": EigenSystem, "curvature": ShiftedSystem}
+    return kinds[kind](X, U, point.multipliers, vectors, values, chosen_values)
+
+
+class CostSystem(System):
+    """-X Z = R for a matrix Z, by the pseudo-inverse; the decomposition of X is given and not differentiated."""
+
+    def __init__(self, X: Tensor, vectors: Tensor, values: Tensor) -> None:
+        super().__init__(X, vectors, values)
+        self.X = X
+        self.vectors = vectors
+        self.values = values
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        return -_symmetric_product(self.X, _columns(z, self.X)).flatten(1), s
+
+    def factorise(self) -> Solve:
+        inverse = _inverse(-self.values, self.values).unsqueeze(-1)
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            return _in_basis(self.vectors, inverse, _columns(r, self.X)).flatten(1), torch.zeros_like(t)
+
+        return solve
+
+
+class ShiftedSystem(System):
+    """(t_j I - X) z_j = r_j for each column j, by the pseudo-inverse.
+
+    The multipliers are -t_j; ``chosen`` holds the t_j of the decomposition, which is given and not differentiated.
+    """
+
+    def __init__(
+        self, X: Tensor, U: Tensor, multipliers: Tensor, vectors: Tensor, values: Tensor, chosen: Tensor
+    ) -> None:
+        super().__init__(X, U, multipliers, vectors, values, chosen)
+        self.X = X
+        self.U = U
+        self.multipliers = multipliers
+        self.vectors = vectors
+        self.values = values
+        self.chosen = chosen
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        Z = _columns(z, self.X)
+        return (-_symmetric_product(self.X, Z) - Z * self.multipliers.unsqueeze(-2)).flatten(1), s
+
+    def factorise(self) -> Solve:
+        inverse = self.inverse()
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            return _in_basis(self.vectors, inverse, _columns(r, self.X)).flatten(1), torch.zeros_like(t)
+
+        return solve
+
+    def inverse(self) -> Tensor:  # (batch, m, k)
+        """1 / (t_j - t_i), and 0 where that vanishes."""
+        return _inverse(self.chosen.unsqueeze(-2) - self.values.unsqueeze(-1), self.values)
+
+
+class EigenSystem(ShiftedSystem):
+    """[t_j I - X, u_j; u_j', 0] [z_j; s_j] = [r_j; t_j] for each column j."""
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        top = super().multiply(z, s)[0]
+        Z = _columns(z, self.X)
+        return top + (self.U * s.unsqueeze(-2)).flatten(1), (self.U * Z).sum(-2)
+
+    def factorise(self) -> Solve:
+        inverse = self.inverse()
+        repeated = ((inverse == 0).sum(-2) > 1).any(-1)
+        if repeated.any():
+            warnings.warn(
+                f"{int(repeated.sum())} problem(s) of the batch: an eigenvalue is repeated, and its eigenvectors are "
+                "not a function of the matrix; the directions within its eigenspace were left out of the gradient.",
+                NumericalWarning,
+                stacklevel=2,
+            )
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            R = _columns(r, self.X)
+            # Where the cut-off takes other directions than u_j, those are left out; u_j itself always is.
+            Z = _in_basis(self.vectors, inverse, R) + self.U * t.unsqueeze(-2)
+            return Z.flatten(1), (self.U * R).sum(-2)
+
+        return solve
+
+
+def _symmetric_product(X: Tensor, Z: Tensor) -> Tensor:
+    """The symmetric part of X times Z, without forming it."""
+    return (thin_product(X, Z) + thin_product(X.mT, Z)) / 2
+
+
+def _in_basis(vectors: Tensor, factors: Tensor, R: Tensor) -> Tensor:
+    """V (factors * V' R): a function of the matrix whose eigenvectors are V, column by column."""
+    return thin_product(vectors, factors * thin_product(vectors.mT, R))
+
+
+def _columns(z: Tensor, X: Tensor) -> Tensor:  # (batch, m k) -> (batch, m, k)
+    return z.view(*z.shape[:-1], X.shape[-1], -1)
+
+
+def _inverse(gap: Tensor, values: Tensor) -> Tensor:
+    """1 / gap, and 0 where the gap is zero to working precision for matrices of this size and spectrum."""
+    size = values.abs().amax(-1)
+    cut = 10 * values.shape[-1] * torch.finfo(values.dtype).eps * size
+    regular = gap.abs() > cut.view(-1, *(1,) * (gap.dim() - 1))
+    return torch.where(regular, 1 / torch.where(regular, gap, 1.0), 0.0)

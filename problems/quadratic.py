@@ -1,0 +1,287 @@
+"""Quadratic programs and least squares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from declarative import Rule, Solver, Status
+from declarative.derivatives import Kind, Linearisation
+from declarative.linear import DenseSystem, HessianSystem, System
+from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
+from declarative.problem import Batch
+from declarative.solution import RawSolution
+
+from .interior import Point, Program, residual, solve_equality, solve_program, times
+from .layer import Inputs, Layer, largest, require_shape
+
+
+def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
+    """u' Q u / 2 + q' u."""
+    u = rest[-1]
+    return u @ Q @ u / 2 + q @ u
+
+
+def linear_equality(Q: Tensor, q: Tensor, A: Tensor, b: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
+    """A u - b."""
+    return A @ rest[-1] - b
+
+
+def linear_inequality(
+    Q: Tensor,  # noqa: ARG001
+    q: Tensor,  # noqa: ARG001
+    A: Tensor,  # noqa: ARG001
+    b: Tensor,  # noqa: ARG001
+    G: Tensor,
+    h: Tensor,
+    u: Tensor,
+) -> Tensor:
+    """G u - h."""
+    return G @ u - h
+
+
+class EqualityQP(Layer):
+    """A quadratic program with equality constraints: minimise u' Q u / 2 + q' u subject to A u = b.
+
+    Solved directly from its optimality conditions. Only the symmetric part of Q counts. Q need not be definite, as
+    long as it is on the null space of A.
+
+    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p) -> y (batch, m). Each may come without the
+    batch dimension, and is then shared; at least one must have it.
+
+    Degenerate: redundant constraints have a least-norm gradient, with a :class:`NumericalWarning`. Contradictory ones
+    are ``Status.INFEASIBLE``, and a Q that is not positive definite on the null space of A is not a minimum: it is
+    ``Status.UNBOUNDED`` where the conditions have no solution, and otherwise a saddle point that is not noticed.
+
+    Args:
+        gradient: the rule by which it is differentiated.
+        on_failure: as in :class:`DeclarativeNode`.
+
+    Example:
+        >>> import torch
+        >>> from problems import EqualityQP
+        >>> q = torch.tensor([[1.0, -1.0]], requires_grad=True)
+        >>> y = EqualityQP()(torch.eye(2), q, torch.ones(1, 2), torch.ones(1))
+        >>> y.detach()
+        tensor([[-0.5000,  1.5000]])
+        >>> torch.autograd.grad(y[0, 0], q)[0]
+        tensor([[-0.5000,  0.5000]])
+    """
+
+    def __init__(self, *, gradient: str | Rule = "exact", on_failure: Literal["raise", "mask"] = "raise") -> None:
+        super().__init__(
+            quadratic,
+            linear_equality,
+            solver=Direct(),
+            system=_system,
+            pullback=_pullback,
+            start=_origin,
+            gradient=gradient,
+            on_failure=on_failure,
+        )
+
+    def prepare(self, *xs: Tensor) -> Inputs:
+        if len(xs) != 4:
+            raise TypeError(f"an equality-constrained quadratic program takes Q, q, A and b, but got {len(xs)} inputs.")
+        return _arranged(dict(zip("QqAb", xs, strict=True)))
+
+
+class QuadraticProgram(Layer):
+    """A convex quadratic program:
+
+        minimise u' Q u / 2 + q' u   subject to   A u = b and G u <= h.
+
+    Solved by a batched interior-point method that is finished on the active set, to rounding. Only the symmetric part
+    of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
+
+    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p), G (batch, n, m), h (batch, n) -> y (batch, m).
+    Each may come without the batch dimension, and is then shared; at least one must have it. A and b may be None, and
+    so may G and h.
+
+    Degenerate: constraints without a solution are ``Status.INFEASIBLE``, an objective without a bound
+    ``Status.UNBOUNDED``, a Q that is not convex ``Status.NOT_OPTIMAL``. A constraint that is just active, with a zero
+    multiplier, is a kink, and linearly dependent active constraints have a least-norm gradient: both warn.
+
+    Args:
+        max_iterations: of the interior-point method.
+        gradient: the rule by which it is differentiated.
+        on_failure: as in :class:`DeclarativeNode`.
+
+    Example:
+        >>> import torch
+        >>> from problems import QuadraticProgram
+        >>> q = torch.tensor([[-3.0, 1.0]], requires_grad=True)
+        >>> y = QuadraticProgram()(torch.eye(2), q, None, None, torch.tensor([[1.0, 1.0], [0.0, -1.0]]), torch.ones(2))
+        >>> y.detach().round(decimals=4)
+        tensor([[ 2., -1.]])
+    """
+
+    def __init__(
+        self,
+        max_iterations: int = 60,
+        *,
+        gradient: str | Rule = "exact",
+        on_failure: Literal["raise", "mask"] = "raise",
+    ) -> None:
+        if not isinstance(max_iterations, int) or max_iterations < 1:
+            raise ValueError(f"max_iterations must be a positive int, but is {max_iterations!r}.")
+        super().__init__(
+            quadratic,
+            linear_equality,
+            linear_inequality,
+            solver=InteriorPoint(max_iterations),
+            system=_system,
+            pullback=_pullback,
+            start=_origin,
+            gradient=gradient,
+            on_failure=on_failure,
+        )
+
+    def prepare(self, *xs: Tensor | None) -> Inputs:
+        if not 2 <= len(xs) <= 6:
+            raise TypeError(f"a quadratic program takes Q, q, A, b, G and h, but got {len(xs)} inputs.")
+        named = dict(zip("QqAbGh", (*xs, *(None,) * (6 - len(xs))), strict=True))
+        for rows, right in ("Ab", "Gh"):
+            if (named[rows] is None) != (named[right] is None):
+                raise ValueError(f"{rows} and {right} belong together: give both or neither.")
+            q = named["q"]
+            if named[rows] is None and isinstance(q, Tensor) and q.dim():
+                named[rows], named[right] = q.new_zeros(0, q.shape[-1]), q.new_zeros(0)
+        return _arranged(named)
+
+
+def _arranged(named: dict[str, Tensor | None]) -> Inputs:
+    """All inputs with a batch dimension, and shapes that fit."""
+    dims = {"Q": ("batch", "m", "m"), "q": ("batch", "m"), "A": ("batch", "p", "m"), "b": ("batch", "p")}
+    dims |= {"G": ("batch", "n", "m"), "h": ("batch", "n")}
+    sizes: dict[str, int] = {}
+    for name, x in named.items():
+        if isinstance(x, Tensor) and x.dim() == len(dims[name]) - 1:
+            shape = ("shared", *x.shape)
+        else:
+            require_shape(name, x, dims[name], empty=True)
+            shape = x.shape
+        for letter, size in zip(dims[name], shape, strict=True):
+            if size != "shared" and sizes.setdefault(letter, size) != size:
+                raise ValueError(
+                    f"{name} must have shape ({', '.join(dims[name])}), with or without the batch, to go with "
+                    f"the inputs before it, but has {tuple(x.shape)}: {letter} is {sizes[letter]} there."
+                )
+    if "batch" not in sizes:
+        raise ValueError("at least one input must have a batch dimension: q.unsqueeze(0) makes a batch of one.")
+    if not sizes["m"]:
+        raise ValueError("q must have at least one entry.")
+    size = sizes["batch"]
+    return tuple(
+        x if x.dim() == len(dims[name]) else x.expand(size, *x.shape) for name, x in named.items() if x is not None
+    )
+
+
+def _program(batch: Batch, dtype: torch.dtype) -> Program:
+    Q, q, A, b, *inequalities = (x.to(dtype) for x in batch.unshared().xs)
+    G, h = inequalities or (A[:, :0], b[:, :0])
+    return Program((Q + Q.mT) / 2, q, A, b, G, h)
+
+
+class _Quadratic(Solver):
+    """What both solvers have in common: how the multipliers that they return are tested."""
+
+    def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
+        if raw.multipliers is None:
+            return None
+        program, of_y, of_l = _program(batch, raw.y.dtype).normalised()
+        y, pull = -raw.multipliers[:, : batch.p] / of_y, -raw.multipliers[:, batch.p :] / of_l
+        slack = program.h - times(program.G, raw.y)
+        small = kink_tolerance(raw.y.dtype)
+        weak = (slack <= small * raw.y.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+        held = (pull > slack.clamp(min=0.0)) & ~weak
+        point = Point(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        found = residual(program, point)
+        # A stationary point of a program that is not convex is no solution.
+        found = torch.where(raw.codes == Status.NOT_OPTIMAL, 1.0, found).to(raw.y.dtype)
+        always = torch.ones_like(program.b, dtype=torch.bool)
+        return Assessment(
+            multipliers=torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1),
+            active=torch.cat([always, held], -1),
+            weak=torch.cat([~always, weak], -1),
+            stationarity=found,
+            violation=found,
+            residual=found,
+        )
+
+
+@dataclass(frozen=True)
+class Direct(_Quadratic):
+    """One solution of the optimality conditions."""
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        program = _program(batch, start.dtype)
+        normal = program.normalised()[0]
+        u, s = solve_equality(normal, torch.ones_like(program.b, dtype=torch.bool))
+        none = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+        # Where the constraints make up for it, Q need not be convex.
+        return _raw(program, Point(u, s, program.h, program.h), none, none == 0)
+
+
+@dataclass(frozen=True)
+class InteriorPoint(_Quadratic):
+    """The interior-point method, in double precision: half of the digits of single do not tell what is active."""
+
+    max_iterations: int
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        program = _program(batch, torch.float64)
+        point, iterations = solve_program(program.normalised()[0], self.max_iterations)
+        convex = _convex(_program(batch, start.dtype))
+        return _raw(program, point, iterations, convex).to(start.dtype)
+
+
+def _raw(program: Program, point: Point, iterations: Tensor, convex: Tensor) -> RawSolution:
+    """A point of the normalised program as one of the given program, with the reason should it be no solution."""
+    normal, of_y, of_l = program.normalised()
+    equal, unequal = times(normal.A, point.u) - normal.b, (times(normal.G, point.u) - normal.h).clamp(min=0.0)
+    infeasible = torch.maximum(_largest(equal), _largest(unequal)) > 1e-4 * point.u.abs().amax(-1).clamp(min=1.0)
+    codes = torch.where(infeasible, int(Status.INFEASIBLE), int(Status.UNBOUNDED))
+    solved = residual(normal, point) <= optimality_tolerance(point.u.dtype)
+    codes = torch.where(solved, int(Status.CONVERGED), codes)
+    codes = torch.where(convex, codes, int(Status.NOT_OPTIMAL))
+    messages = tuple("" if good else "Q is not positive semidefinite" for good in convex.tolist())
+    return RawSolution(point.u, -torch.cat([of_y * point.y, of_l * point.l], -1), codes, iterations, messages)
+
+
+def _convex(program: Program) -> Tensor:
+    """Whether Q is positive semidefinite, up to rounding."""
+    shift = optimality_tolerance(program.Q.dtype) * largest(program.Q)
+    shifted = program.Q + torch.diag_embed(shift.unsqueeze(-1).expand(program.q.shape))
+    return torch.linalg.cholesky_ex(shifted).info == 0
+
+
+def _largest(x: Tensor) -> Tensor:
+    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(len(x))
+
+
+def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.zeros_like(q)
+
+
+def _system(point: Linearisation, kind: Kind) -> System:
+    Q, _, A, *rest = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
+    hessian = (Q + Q.mT) / 2  # the constraints are linear: H = H_hat
+    if kind != "full":
+        return HessianSystem(hessian)
+    rows = torch.cat([A, rest[1]], -2) if len(rest) == 3 else A
+    return DenseSystem(hessian, rows, point.active)
+
+
+def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+    """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
+    outer = torch.einsum("bi,bj->bij", z, u)
+    rows = -torch.einsum("bi,bj->bij", s, u)
+    if multipliers is not None:
+        rows = rows + torch.einsum("bi,bj->bij", multipliers, z)
+    p = xs[3].shape[-1]
+    grads = (-(outer + outer.mT) / 2, -z, rows[:, :p], s[:, :p], rows[:, p:], s[:, p:])
+    return grads[: len(xs)]

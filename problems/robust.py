@@ -1,0 +1,149 @@
+"""Robust pooling: the centre of a set of numbers under a penalty that forgives outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from declarative import ClosedForm, Rule
+
+from .layer import Inputs, Layer, only_input, require_positive
+
+
+def quadratic(r: Tensor, scale: float) -> Tensor:  # noqa: ARG001
+    """r^2 / 2."""
+    return r.square() / 2
+
+
+def pseudo_huber(r: Tensor, scale: float) -> Tensor:
+    """scale^2 (sqrt(1 + (r / scale)^2) - 1)."""
+    return scale**2 * ((1 + (r / scale).square()).sqrt() - 1)
+
+
+def huber(r: Tensor, scale: float) -> Tensor:
+    """r^2 / 2 up to |r| = scale, and linear from there."""
+    return torch.where(r.abs() <= scale, r.square() / 2, scale * (r.abs() - scale / 2))
+
+
+def welsch(r: Tensor, scale: float) -> Tensor:
+    """scale^2 (1 - exp(-(r / scale)^2 / 2))."""
+    return scale**2 * (1 - (-(r / scale).square() / 2).exp())
+
+
+def truncated_quadratic(r: Tensor, scale: float) -> Tensor:
+    """r^2 / 2 up to |r| = scale, and constant from there."""
+    return torch.where(r.abs() <= scale, r.square() / 2, torch.full_like(r, scale**2 / 2))
+
+
+# phi'(r) / r, the weight of a point in a weighted mean that has the same gradient.
+WEIGHTS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "quadratic": lambda r, scale: torch.ones_like(r),  # noqa: ARG005
+    "pseudo-huber": lambda r, scale: (1 + (r / scale).square()).rsqrt(),
+    "huber": lambda r, scale: scale / r.abs().clamp(min=scale),
+    "welsch": lambda r, scale: (-(r / scale).square() / 2).exp(),
+    "truncated": lambda r, scale: (r.abs() <= scale).to(r.dtype),
+}
+PENALTIES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "quadratic": quadratic,
+    "pseudo-huber": pseudo_huber,
+    "huber": huber,
+    "welsch": welsch,
+    "truncated": truncated_quadratic,
+}
+CONVEX = ("quadratic", "pseudo-huber", "huber")
+SWEEPS = 50  # of reweighting, which never raises the objective; Newton's method does the rest
+
+
+def total_penalty(x: Tensor, u: Tensor, penalty: str, scale: float) -> Tensor:
+    """sum_i phi(u - x_i)."""
+    return PENALTIES[penalty](u - x, scale).sum()
+
+
+class RobustPooling(Layer):
+    """The centre of n numbers under a penalty: minimise sum_i phi(u - x_i) over a number u.
+
+    | penalty        | phi(r)                                             |            |
+    |----------------|----------------------------------------------------|------------|
+    | `quadratic`    | r^2 / 2: the mean                                  | convex     |
+    | `pseudo-huber` | scale^2 (sqrt(1 + (r / scale)^2) - 1)              | convex     |
+    | `huber`        | r^2 / 2 up to scale, then scale (abs(r) - scale / 2) | convex     |
+    | `welsch`       | scale^2 (1 - exp(-(r / scale)^2 / 2))              | not convex |
+    | `truncated`    | r^2 / 2 up to scale, then constant                 | not convex |
+
+    Solved by reweighted means. For a penalty that is not convex there are several local minima: the descent starts at
+    every x_i, the mean and the median, and the best of the minima found is returned, usually but not surely the global
+    one. The solution jumps where two minima are equally good; the gradient is that of the one returned.
+
+    Shapes: x (batch, n) -> y (batch,).
+
+    Degenerate: a Huber solution without any point within ``scale`` is not unique; its gradient is zero, with a
+    :class:`NumericalWarning`.
+
+    Args:
+        penalty: a name from the table.
+        scale: from where on a residual counts as an outlier.
+        gradient: the rule by which it is differentiated; without constraints, all but ``identity`` are exact.
+        on_failure: as in :class:`DeclarativeNode`.
+
+    Example:
+        >>> import torch
+        >>> from problems import RobustPooling
+        >>> x = torch.tensor([[1.0, 1.2, 0.8, 50.0]], requires_grad=True)
+        >>> y = RobustPooling("truncated", scale=1.0)(x)
+        >>> y.detach()
+        tensor([1.])
+        >>> torch.autograd.grad(y.sum(), x)[0]
+        tensor([[0.3333, 0.3333, 0.3333, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        penalty: Literal["quadratic", "pseudo-huber", "huber", "welsch", "truncated"] = "pseudo-huber",
+        scale: float = 1.0,
+        *,
+        gradient: str | Rule = "exact",
+        on_failure: Literal["raise", "mask"] = "raise",
+    ) -> None:
+        require_positive(scale=scale)
+        if penalty not in PENALTIES:
+            raise ValueError(f"penalty must be one of {', '.join(map(repr, PENALTIES))}, but is {penalty!r}.")
+        centre = partial(_centre, penalty=penalty, scale=scale)
+        # A general solver would start in one place and find the local minimum next to it.
+        self.generic_solver = None if penalty in CONVEX else ClosedForm(centre, polish=True)
+        super().__init__(
+            partial(total_penalty, penalty=penalty, scale=scale),
+            solver=ClosedForm(centre, polish=True),
+            start=_median,
+            gradient=gradient,
+            on_failure=on_failure,
+        )
+
+    def prepare(self, *xs: Tensor) -> Inputs:
+        return (only_input("x", xs, ("batch", "n")),)
+
+
+def _median(x: Tensor) -> Tensor:
+    return x.median()
+
+
+def _centre(x: Tensor, penalty: str, scale: float) -> Tensor:  # (batch, n) -> (batch,)
+    weight, phi = WEIGHTS[penalty], PENALTIES[penalty]
+    u = torch.stack([x.mean(-1), x.median(-1).values], -1)
+    if penalty not in CONVEX:
+        u = torch.cat([u, x], -1)
+    points = x.unsqueeze(-2)  # (batch, 1, n) against starts (batch, starts, 1)
+    for _ in range(SWEEPS):
+        weights = weight(u.unsqueeze(-1) - points, scale)
+        total = weights.sum(-1)
+        moved = (weights * points).sum(-1) / torch.where(total > 0, total, 1.0)
+        new = torch.where(total > 0, moved, u)
+        still = (new - u).abs() <= 4 * torch.finfo(x.dtype).eps * u.abs()
+        u = new
+        if still.all():
+            break
+    value = phi(u.unsqueeze(-1) - points, scale).sum(-1)
+    return u.gather(-1, value.argmin(-1, keepdim=True)).squeeze(-1)

@@ -1,0 +1,235 @@
+"""Entropy-regularised optimal transport, solved for a batch.
+
+With S = gamma M the solution is P = exp(f_i + g_j - S_ij), and the potentials f and g minimise the dual objective
+
+    sum(P) - r' f - c' g,   with gradient [P 1 - r; P' 1 - c]   and Hessian [diag(P 1) P; P' diag(P' 1)].
+
+Sinkhorn's iteration minimises over f and g in turn, which is all it takes while the regularisation is strong. Where it
+stalls, Newton's method takes over. The Hessian is the matrix of the backward pass too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from declarative import Solver, Status
+from declarative.optimality import Assessment, optimality_tolerance
+from declarative.problem import Batch
+from declarative.solution import RawSolution
+
+from .layer import uniform_marginals
+from .schur import Pair, or_one, solve_schur, times
+
+NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
+PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
+CHUNK = 10  # iterations between two looks at which problems are still worth iterating
+
+
+@dataclass(frozen=True)
+class Sinkhorn(Solver):
+    """Sinkhorn's iteration in a stabilised form, finished by Newton's method on the dual where it stalls.
+
+    Args:
+        gamma: the inverse of the weight of the entropy.
+        tolerance: the largest error of a marginal, relative to that marginal; by default close to rounding.
+        max_iterations: of Sinkhorn's iteration, and of Newton's.
+    """
+
+    gamma: float
+    tolerance: float | None = None
+    max_iterations: int = 200
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        cost, r, c = _operands(batch, start.dtype, self.gamma)
+        tolerance = min(self.tolerance or 64 * torch.finfo(start.dtype).eps, optimality_tolerance(start.dtype))
+        f, g, plan, error, iterations = _scale(cost, r, c, tolerance, self.max_iterations)
+        rest = (~(error <= tolerance)).nonzero().flatten()
+        if len(rest):
+            part = _newton(cost[rest], r[rest], c[rest], tolerance, self.max_iterations)
+            for whole, piece in zip((f, g, plan), part, strict=False):
+                whole[rest] = piece
+            iterations[rest] += part[-1]
+        # An entry that underflows would have an infinite logarithm. This one is as good as zero, and so is its square.
+        floor = torch.finfo(plan.dtype).tiny ** 0.5 * r.amax(-1) * c.amax(-1)
+        plan = torch.maximum(plan, floor[:, None, None])
+        gauge = g[:, -1:] - c[:, -1:].log()
+        rows, columns = f - r.log() + 1 + gauge, g - c.log() - gauge
+        # What a problem failed of, should the assessment find that it did.
+        codes = torch.where(iterations < self.max_iterations, int(Status.STALLED), int(Status.ITERATION_LIMIT))
+        return RawSolution(
+            y=plan.flatten(1),
+            multipliers=torch.cat([rows, columns[:, :-1]], -1) / self.gamma,
+            codes=codes,
+            iterations=iterations,
+            messages=("",) * batch.size,
+        )
+
+    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
+        """The marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
+        _, r, c = _operands(batch, raw.y.dtype, self.gamma)
+        plan = raw.y.view(batch.size, *batch.shape)
+        error = _error(plan, r, c).nan_to_num(nan=torch.inf)
+        multipliers = raw.multipliers if raw.multipliers is not None else raw.y.new_zeros(batch.size, batch.k)
+        active = torch.ones_like(multipliers, dtype=torch.bool)
+        return Assessment(multipliers, active, ~active, torch.zeros_like(error), error, error)
+
+
+def _operands(batch: Batch, dtype: torch.dtype, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    M, *marginals = (x.to(dtype) for x in batch.unshared().xs)
+    r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
+    for name, x in (("r", r), ("c", c)):
+        if not (x > 0).all():
+            raise ValueError(f"{name} must be positive: leave out the rows or columns of M whose marginal is zero.")
+    return gamma * M, r, c
+
+
+def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)
+    """The largest relative error of a marginal."""
+    rows = ((plan.sum(-1) - r) / r).abs().amax(-1)
+    columns = ((plan.sum(-2) - c) / c).abs().amax(-1)
+    return torch.maximum(rows, columns)
+
+
+def _plan(cost: Tensor, f: Tensor, g: Tensor) -> Tensor:
+    return (f.unsqueeze(-1) + g.unsqueeze(-2)).sub_(cost).exp_()
+
+
+# Sinkhorn's iteration.
+
+
+def _scale(
+    cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Potentials, plan, error and iterations, of every problem for as long as it makes good progress."""
+    f = cost.amin(-1)
+    g = (cost - f.unsqueeze(-1)).amin(-2)  # now every row and every column of the kernel has an entry 1
+    plan = _plan(cost, f, g)
+    error = torch.full_like(f[:, 0], torch.inf)
+    iterations = torch.zeros_like(error, dtype=torch.int64)
+    rows = torch.arange(len(cost), device=cost.device)
+    before = error
+    for start in range(0, limit, CHUNK):
+        whole = len(rows) == len(cost)
+        kernel = plan if whole else plan[rows]
+        u, v, now, count = _chunk(kernel, r[rows], c[rows], tolerance)
+        finite = (u.log().isfinite().all(-1)) & (v.log().isfinite().all(-1))
+        u, v = (torch.where(finite.unsqueeze(-1), x, 1.0) for x in (u, v))
+        f[rows] += u.log()
+        g[rows] += v.log()
+        kernel = kernel * u.unsqueeze(-1) * v.unsqueeze(-2)
+        # Far from where the kernel was computed, what had underflowed in it may count by now.
+        drift = torch.maximum(u.log().abs().amax(-1), v.log().abs().amax(-1))
+        stale = drift > -0.25 * math.log(torch.finfo(cost.dtype).tiny)
+        if stale.any():
+            kernel[stale] = _plan(cost[rows[stale]], f[rows[stale]], g[rows[stale]])
+            now = torch.where(stale, torch.inf, now)
+        if whole:
+            plan = kernel
+        else:
+            plan[rows] = kernel
+        error[rows] = now
+        iterations[rows] += count
+        rate = (now / before) ** ((limit - start) / CHUNK - 1)
+        stalled = ~finite | ((now * rate > tolerance) & now.isfinite() & before.isfinite())
+        keep = (now > tolerance) & ~stalled
+        rows, before = rows[keep], now[keep]
+        if not len(rows):
+            break
+    return f, g, plan, error, iterations
+
+
+def _chunk(kernel: Tensor, r: Tensor, c: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Some iterations u = r / K v, v = c / K' u. A problem that has converged stays as it is."""
+    u, v = torch.ones_like(r), torch.ones_like(c)
+    error = torch.full_like(r[:, 0], torch.inf)
+    done = torch.zeros_like(error, dtype=torch.bool)
+    count = torch.zeros_like(error, dtype=torch.int64)
+    for step in range(CHUNK + 1):
+        rows = times(kernel, v)
+        if step:
+            error = torch.where(done, error, ((u * rows - r) / r).abs().amax(-1))
+            done = error <= tolerance
+            if step == CHUNK or done.all():
+                break
+        frozen = done.unsqueeze(-1)
+        u = torch.where(frozen, u, r / rows)
+        v = torch.where(frozen, v, c / times(kernel.mT, u))
+        count += ~done
+    return u, v, error, count
+
+
+# Newton's method.
+
+
+def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Potentials, plan and iterations.
+
+    Each problem starts with a small fraction of its cost, where it is easy, and has it doubled whenever the marginals
+    are roughly right: the potentials, scaled alike, are then a good start. After each step one iteration of Sinkhorn's
+    puts the marginals right as far as it can.
+    """
+    f = cost.amin(-1)
+    g = (cost - f.unsqueeze(-1)).amin(-2)
+    spread = (cost - f.unsqueeze(-1) - g.unsqueeze(-2)).amax((-2, -1))
+    fraction = (10 / or_one(spread)).clamp(max=1.0)
+    f, g = fraction.unsqueeze(-1) * f, fraction.unsqueeze(-1) * g
+    kept, best = (f.clone(), g.clone()), torch.full_like(spread, torch.inf)
+    iterations, idle = torch.zeros_like(spread, dtype=torch.int64), torch.zeros_like(spread, dtype=torch.int64)
+    rows = torch.arange(len(f), device=f.device)
+    for _ in range(limit):
+        part = fraction[rows, None, None] * cost[rows], r[rows], c[rows]
+        here = _sweep(*part, f[rows], g[rows])
+        plan = _plan(part[0], *here)
+        error = _error(plan, *part[1:])
+        last = fraction[rows] == 1
+        better = last & (error < best[rows])
+        for store, x in zip(kept, here, strict=True):
+            store[rows] = torch.where(better.unsqueeze(-1), x, store[rows])
+        best[rows] = torch.where(better, error, best[rows])
+        idle[rows] = torch.where(better | ~last, 0, idle[rows] + 1)
+        iterations[rows] += 1
+        f[rows], g[rows] = _newton_step(*part, *here, plan)
+        growth = torch.where(error < NEAR, (1 / fraction[rows]).clamp(max=2.0), 1.0)
+        fraction[rows] *= growth
+        f[rows] *= growth.unsqueeze(-1)
+        g[rows] *= growth.unsqueeze(-1)
+        rows = rows[~last | ((error > tolerance) & (idle[rows] < PATIENCE))]
+        if not len(rows):
+            break
+    f, g = kept
+    plan = _plan(cost, f, g)
+    u = r / plan.sum(-1)
+    plan = plan * u.unsqueeze(-1)
+    v = c / plan.sum(-2)
+    return f + u.log(), g + v.log(), plan * v.unsqueeze(-2), iterations
+
+
+def _sweep(cost: Tensor, r: Tensor, c: Tensor, f: Tensor, g: Tensor) -> Pair:
+    """One iteration of Sinkhorn's in the logarithmic domain, which nothing can overflow."""
+    f = r.log() - torch.logsumexp(g.unsqueeze(-2) - cost, -1)
+    return f, c.log() - torch.logsumexp(f.unsqueeze(-1) - cost, -2)
+
+
+def _newton_step(cost: Tensor, r: Tensor, c: Tensor, f: Tensor, g: Tensor, plan: Tensor) -> Pair:
+    """A step halved until the dual objective falls enough (Armijo)."""
+    rows, columns = plan.sum(-1), plan.sum(-2)
+    right = r - rows, c - columns
+    df, dg = solve_schur(plan, *right, warn=False)
+    slope = (df * right[0]).sum(-1) + (dg * right[1]).sum(-1)  # minus the derivative along the step
+    mass = plan.sum((-2, -1))
+    length = torch.ones_like(mass)
+    for _ in range(40):
+        step = length.unsqueeze(-1)
+        new = _plan(cost, f + step * df, g + step * dg).sum((-2, -1))
+        change = new - mass - length * ((df * r).sum(-1) + (dg * c).sum(-1))
+        noise = 1e3 * torch.finfo(mass.dtype).eps * mass
+        enough = change <= -1e-4 * length * slope + noise
+        if enough.all():
+            break
+        length = torch.where(enough, length, 0.5 * length)
+    step = length.unsqueeze(-1)
+    return f + step * df, g + step * dg

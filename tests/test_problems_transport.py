@@ -1,0 +1,165 @@
+"""Optimal transport: marginals, extreme regularisation, degenerate shapes, large problems."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from declarative import NumericalWarning, SolverError, Status
+from problems import OptimalTransport, schur
+
+DOUBLE = torch.float64
+
+
+def costs(*shape: int, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.rand(*shape, dtype=dtype)
+
+
+def marginal_error(plan: Tensor) -> float:
+    """Relative to the uniform marginals."""
+    m, n = plan.shape[-2:]
+    return max((plan.sum(-1) * m - 1).abs().max().item(), (plan.sum(-2) * n - 1).abs().max().item())
+
+
+@pytest.mark.parametrize("gamma", [1, 10, 100])
+@pytest.mark.parametrize("size", [10, 60, 200, 500])
+def test_marginals(size: int, gamma: float):
+    assert marginal_error(OptimalTransport(gamma)(costs(2 if size < 500 else 1, size, size))) < 1e-12
+
+
+@pytest.mark.parametrize("gamma", [300, 1000, 3000])
+def test_marginals_where_sinkhorn_stalls(gamma: float):
+    plan = OptimalTransport(gamma)(costs(20, 10, 10))
+    assert marginal_error(plan) < 1e-12
+    # The entropy can cost no more than log(6) / gamma over the best assignment.
+    M = costs(5, 6, 6)
+    plan = OptimalTransport(gamma)(M)
+    for cost, found in zip(M, plan, strict=True):
+        rows, columns = linear_sum_assignment(cost.numpy())
+        best = cost[rows, columns].mean()
+        assert best - 1e-9 <= (cost * found).sum() <= best + 1.8 / gamma
+
+
+@pytest.mark.parametrize("shape", [(10, 10), (30, 70), (70, 30)])
+@pytest.mark.parametrize("gamma", [1, 100, 1000])
+def test_single_precision(shape: tuple[int, int], gamma: float):
+    plan = OptimalTransport(gamma)(costs(3, *shape, dtype=torch.float32))
+    assert plan.dtype == torch.float32
+    assert marginal_error(plan) < 1e-4
+
+
+def test_large_costs_and_shifts():
+    M = costs(2, 8, 8)
+    plain = OptimalTransport(5.0)(M)
+    shift = 1e4 * torch.randn(2, 8, 1, dtype=DOUBLE) - 1e4 * torch.randn(2, 1, 8, dtype=DOUBLE)
+    assert (OptimalTransport(5.0)(M + shift) - plain).abs().max() < 1e-9
+    assert (OptimalTransport(5e-6)(1e6 * M) - plain).abs().max() < 1e-12
+
+
+def test_two_by_two_formula():
+    M = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]], dtype=DOUBLE)
+    e = torch.exp(torch.tensor(-2.0, dtype=DOUBLE))
+    expected = 0.5 / (1 + e) * torch.stack([torch.stack([torch.ones_like(e), e]), torch.stack([e, torch.ones_like(e)])])
+    assert (OptimalTransport(2.0)(M)[0] - expected).abs().max() < 1e-14
+
+
+def test_every_problem_stops_by_itself():
+    easy, hard = torch.zeros(1, 6, 6, dtype=DOUBLE), 50 * costs(1, 6, 6)
+    both = OptimalTransport(1.0).solve(torch.cat([easy, hard]))
+    assert both.iterations[0] < both.iterations[1]
+    assert both.iterations[0] == OptimalTransport(1.0).solve(easy).iterations[0]
+
+
+def test_uniform_marginals_are_the_default():
+    M = costs(2, 3, 4)
+    r, c = torch.full((3,), 1 / 3, dtype=DOUBLE), torch.full((2, 4), 1 / 4, dtype=DOUBLE)
+    expected = OptimalTransport()(M)
+    for plan in (OptimalTransport()(M, r), OptimalTransport()(M, None, c), OptimalTransport()(M, r, c)):
+        assert (plan - expected).abs().max() < 1e-15
+
+
+def test_shared_marginal_collects_the_gradient_of_the_batch():
+    M, ot = costs(3, 3, 4), OptimalTransport(2.0)
+    r = torch.tensor([0.2, 0.3, 0.5], dtype=DOUBLE, requires_grad=True)
+    each = r.detach().expand(3, 3).clone().requires_grad_()
+    v = torch.randn(3, 3, 4, dtype=DOUBLE)
+    (shared,) = torch.autograd.grad((ot(M, r) * v).sum(), r)
+    (own,) = torch.autograd.grad((ot(M, each) * v).sum(), each)
+    assert (shared - own.sum(0)).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("shape", [(300, 280), (260, 400)])
+def test_conjugate_gradients_agree_with_the_factorisation(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
+    M = costs(2, *shape).requires_grad_()
+    r = torch.rand(shape[0], dtype=DOUBLE) + 0.5
+    r = (r / r.sum()).requires_grad_()
+    v = torch.randn(2, *shape, dtype=DOUBLE)
+    grads = []
+    for limit in (0, 1000):
+        monkeypatch.setattr(schur, "DIRECT", limit)
+        grads.append(torch.autograd.grad((OptimalTransport(10.0)(M, r) * v).sum(), (M, r)))
+    for one, other in zip(*grads, strict=True):
+        assert (one - other).abs().max() <= 1e-10 * other.abs().max()
+
+
+def test_conjugate_gradients_that_do_not_arrive_are_replaced(monkeypatch: pytest.MonkeyPatch):
+    M = costs(1, 20, 20).requires_grad_()
+    v = torch.randn(1, 20, 20, dtype=DOUBLE)
+    plan = OptimalTransport(50.0)(M)
+    (expected,) = torch.autograd.grad((plan * v).sum(), M, retain_graph=True)
+    monkeypatch.setattr(schur, "DIRECT", 0)
+    monkeypatch.setattr(schur, "STEPS", 2)
+    (grad,) = torch.autograd.grad((plan * v).sum(), M)
+    assert (grad - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+def test_gradient_of_a_large_problem_against_a_difference():
+    M, ot = costs(1, 120, 90), OptimalTransport(20.0)
+    v, direction = torch.randn(1, 120, 90, dtype=DOUBLE), torch.randn(1, 120, 90, dtype=DOUBLE)
+    M.requires_grad_()
+    (grad,) = torch.autograd.grad((ot(M) * v).sum(), M)
+    step = 1e-5
+    with torch.no_grad():
+        difference = ((ot(M + step * direction) - ot(M - step * direction)) * v).sum() / (2 * step)
+    assert abs((grad * direction).sum() - difference) < 1e-6 * abs(difference)
+
+
+def test_entries_that_underflow_have_finite_derivatives():
+    M = torch.tensor([[[0.0, 5000.0], [4000.0, 0.0]]], dtype=DOUBLE, requires_grad=True)
+    plan = OptimalTransport(1.0)(M)
+    assert marginal_error(plan) < 1e-12
+    with pytest.warns(NumericalWarning, match="falls apart"):
+        (grad,) = torch.autograd.grad(plan[0, 0, 0], M, create_graph=True)
+    assert grad.isfinite().all()
+    assert grad.abs().max() < 1e-12
+    with pytest.warns(NumericalWarning, match="falls apart"):
+        assert torch.autograd.grad(grad.sum(), M)[0].isfinite().all()
+
+
+def test_one_iteration_is_not_enough():
+    M = 30 * costs(1, 5, 5)
+    with pytest.raises(SolverError) as caught:
+        OptimalTransport(1.0, max_iterations=1)(M)
+    assert caught.value.solution.status == [Status.ITERATION_LIMIT]
+
+
+def test_bad_marginals():
+    M, ot = costs(2, 3, 4), OptimalTransport()
+    third, fourth = torch.full((3,), 1 / 3, dtype=DOUBLE), torch.full((4,), 1 / 4, dtype=DOUBLE)
+    with pytest.raises(ValueError, match="positive"):
+        ot(M, torch.tensor([0.5, 0.5, 0.0], dtype=DOUBLE), fourth)
+    with pytest.raises(ValueError, match="positive"):
+        torch.vmap(ot)(M.unsqueeze(1), torch.tensor([0.5, 0.5, 0.0], dtype=DOUBLE).expand(2, 1, 3))
+    with pytest.raises(ValueError, match=r"same mass.*problem 0"):
+        ot(M, 2 * third, fourth)
+    with pytest.raises(ValueError, match="must have shape"):
+        ot(M, fourth, fourth)
+    with pytest.raises(TypeError, match="4 inputs"):
+        ot(M, third, fourth, fourth)
+    for gamma in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="gamma"):
+            OptimalTransport(gamma)
+    with pytest.raises(TypeError, match="gamma"):
+        OptimalTransport("large")
