@@ -1,8 +1,8 @@
 """Train a network through an optimisation problem of your own, with a constraint that no ready-made layer has.
 
-A budget of 1 is spread over five projects. The return of each project saturates, the costs of coordination grow with the
-square of the spread, and no more than half of the budget may go to the first two. A network learns, from examples of
-good allocations alone, how profitable each project is in a given situation.
+A budget of 1 is spread over five projects. The return of each project saturates, the costs of coordination grow with
+the square of the spread, and no more than half of the budget may go to the first two. A network learns, from examples
+of good allocations alone, how profitable each project is in a given situation.
 
     python examples/own_constraint.py
 """
@@ -50,7 +50,8 @@ def main(steps: int = 61) -> float:
     solution = allocate.solve(model[:-1](situations))
     print(solution)
     print(f"budget spent: {solution.y.sum(-1).min().item():.6f} to {solution.y.sum(-1).max().item():.6f}")
-    print(f"limit on the first two active in {int((solution.inequality_multipliers[:, -1] > 0).sum())} of {BATCH} problems")
+    limited = int((solution.inequality_multipliers[:, -1] > 0).sum())
+    print(f"limit on the first two active in {limited} of {BATCH} problems")
     return losses[-1] / losses[0]
 
 
