@@ -2,6 +2,7 @@
 
 from .adaptive import Adaptive
 from .check import check
+from .compare import compare
 from .derivatives import Derivatives
 from .errors import NumericalWarning, SolverError
 from .gradients import Curvature, Exact, Identity, Rule, Unconstrained
@@ -28,4 +29,5 @@ __all__ = [
     "Status",
     "Unconstrained",
     "check",
+    "compare",
 ]
