@@ -105,13 +105,15 @@ class Derivatives:
     def at(cls, point: Linearisation) -> Derivatives:
         """Form all the matrices. Back-propagation never does."""
         batch, u, multipliers = point.batch.unshared(), point.u, point.multipliers
-        jacobian = batch.jacobian(u)
         wanted = [i for i, x in enumerate(batch.xs) if x.is_floating_point()]
+        if not batch.size:
+            return cls._empty(point, sum(batch.xs[i].shape[1:].numel() for i in wanted))
+        jacobian = batch.jacobian(u)
         p = batch.p
 
         def rows(count: int, place: Callable[[Tensor], tuple[Tensor, Tensor | None]]) -> Tensor:
             """Row i of B or C is the pullback of the unit vector e_i, with the sign turned."""
-            n = sum(batch.xs[i][0].numel() for i in wanted)
+            n = sum(batch.xs[i].shape[1:].numel() for i in wanted)
             if not count or not n:
                 return u.new_zeros(batch.size, count, n)
 
@@ -135,4 +137,21 @@ class Derivatives:
             G_X=shift[:, p:],
             inequality_multipliers=-multipliers[:, p:],
             active=point.active[:, p:],
+        )
+
+    @classmethod
+    def _empty(cls, point: Linearisation, n: int) -> Derivatives:
+        """For no problems, whose constraints nobody has counted."""
+        m, none = point.batch.m, point.u.new_zeros
+        return cls(
+            A=none(0, 0, m),
+            B=none(0, m, n),
+            C=none(0, 0, n),
+            H=none(0, m, m),
+            H_hat=none(0, m, m),
+            multipliers=none(0, 0),
+            G=none(0, 0, m),
+            G_X=none(0, 0, n),
+            inequality_multipliers=none(0, 0),
+            active=point.active,
         )

@@ -23,10 +23,10 @@ from torch._C._functorch import maybe_current_level
 from .derivatives import Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
-from .inputs import InDims, Start, initial_points
-from .linear import Prepared
+from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
+from .linear import Prepared, full_precision
 from .optimality import Assessment, assess, optimality_tolerance
-from .problem import Batch, Problem, flat, inspect, refuse_captured
+from .problem import Batch, Problem, flat, inspect, plain, refuse_captured
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
 
@@ -99,7 +99,8 @@ class Implicit(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return solve_plain(call, *call.split(tensors)).tensors()
+        with without_saved_tensor_hooks():
+            return solve_plain(call, *call.split(tensors)).tensors()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -132,7 +133,8 @@ class Implicit(torch.autograd.Function):
         point = call.linearise(xs, solved)
         if call.factor and not torch.is_grad_enabled() and maybe_current_level() is None:
             point = dataclasses.replace(point, factor=call.factor[0])
-        found = call.spec.rule.pull(point, v, w, wanted)
+        with full_precision(v):
+            found = call.spec.rule.pull(point, v, w, wanted)
         if masked:
             found = tuple(torch.where(good.any(), grad, 0.0) for grad in found)
         grads: list[Tensor | None] = [None] * ctx.count
@@ -151,7 +153,8 @@ class Implicit(torch.autograd.Function):
         good = (solved.codes == Status.CONVERGED).unsqueeze(-1)
         if call.spec.on_failure == "mask":
             xs, solved = _without_failures(call, xs, solved, good.squeeze(-1))
-        z, s = call.spec.rule.push(call.linearise(xs, solved), [t for t in tangents if t is not None], moving)
+        with full_precision(solved.y):
+            z, s = call.spec.rule.push(call.linearise(xs, solved), [t for t in tangents if t is not None], moving)
         z, s = torch.where(good, z, 0.0), torch.where(good, s, 0.0)
         dual = (-s[:, :p], s[:, p:]) if call.spec.rule.differentiates_multipliers else (None, None)
         return z.reshape(solved.y.shape), *dual, *nothing
@@ -178,9 +181,10 @@ class Implicit(torch.autograd.Function):
             keep = dim is None and own is None
             folded.append(x if keep else x.reshape(count * call.size, *x.shape[2:]))
             dims.append(None if keep else 0)
-        call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * call.size)
+        size = call.size
+        call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * size)
         out = apply(call, *folded)
-        return tuple(x.unflatten(0, (count, -1)) for x in out), (0,) * len(out)
+        return tuple(x.unflatten(0, (count, size)) for x in out), (0,) * len(out)
 
 
 def apply(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -202,6 +206,17 @@ def _without_failures(
     rows = torch.where(good, place, good.to(torch.int8).argmax())
     safe = tuple(x if dim is None else x[rows] for x, dim in zip(xs, call.in_dims, strict=True))
     return safe, Solved(*(x[rows] for x in solved.tensors()))
+
+
+def objective_of(call: Call, xs: tuple[Tensor, ...], solved: Solved) -> Tensor:  # (size,)
+    """f at the solutions, differentiable; that of a masked problem is a constant."""
+    if call.spec.on_failure == "raise":
+        return call.batch(xs, solved).objective(flat(solved.y))
+    good = solved.codes == Status.CONVERGED
+    plain = Solved(*(x.detach() for x in solved.tensors()))
+    constant = call.batch(tuple(x.detach() for x in xs), plain).objective(flat(plain.y))
+    safe_xs, safe = _without_failures(call, xs, solved, good)
+    return torch.where(good, call.batch(safe_xs, safe).objective(flat(safe.y)), constant)
 
 
 # Solving: on plain tensors, without gradients.
@@ -239,14 +254,8 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
 
 def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
     """Under a ``torch.func`` transform a captured tensor shows only out here, where the transform is active."""
-    blank = tuple(torch.ones(x.shape, dtype=x.dtype, device=x.device) for x in xs)
-    if not all(x.is_floating_point() for x in xs):
-        blank = tuple(x if x.is_floating_point() else torch.zeros_like(x) for x in blank)  # they may be indices
-    try:
-        first = _candidates(call, blank, None)[0]
-    except (RuntimeError, ValueError):  # a formula that has no answer for blank inputs
-        return
-    refuse_captured(call.spec.problem, blank, call.in_dims, first)
+    values = tuple(plain(x) for x in xs)
+    refuse_captured(call.spec.problem, values, call.in_dims, _candidates(call, values, None)[0])
 
 
 def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> list[Tensor]:  # of (size, *shape)
@@ -255,9 +264,18 @@ def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> lis
     if isinstance(solver, ClosedForm):
         return [_formula(call, solver, xs)]
     if start is not None:
-        return [start]
+        return [_matching(call, xs, start)]
     starts = call.spec.start if isinstance(call.spec.start, list) else [call.spec.start]
     return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
+
+
+def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
+    """A start of another shape would make another problem, by broadcasting."""
+    own = call.spec.start[0] if isinstance(call.spec.start, list) else call.spec.start
+    shape = initial_points(own, xs, call.in_dims, call.size, call.work).shape
+    if start.shape != shape:
+        raise ValueError(f"start must have shape {tuple(shape)}, like the node's output, but has {tuple(start.shape)}.")
+    return start
 
 
 def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:

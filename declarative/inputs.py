@@ -93,6 +93,23 @@ def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
 
 
+@contextlib.contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Suspend the hooks of checkpointing and offloading, which ``torch.func`` does not work with.
+
+    They have nothing to do inside a solver: of what happens there, nothing is saved for a backward pass.
+    """
+    engine, hooks = torch._C._autograd, []
+    while (hook := engine._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(hook)
+        engine._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for hook in reversed(hooks):
+            engine._push_saved_tensors_default_hooks(*hook)
+
+
 def check_start(start: Start) -> Start:
     """Refuse what cannot be a start before anything is solved; numbers become shapes."""
     if isinstance(start, list) and start and not all(isinstance(one, int) for one in start):

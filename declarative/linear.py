@@ -28,6 +28,11 @@ Solve = Callable[[Tensor, Tensor], Pair]
 CORRECTIONS = 3  # of a solution by a nearby factorisation; each gains as many digits as the two matrices share
 
 
+def full_precision(like: Tensor) -> torch.autocast:
+    """Switch autocast off: whoever differentiates may be inside of it, and a gradient needs all of its digits."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
 class System(abc.ABC):
     """A symmetric linear system, one per problem of the batch, as a function of tensors (its operands).
 
@@ -68,6 +73,11 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        with full_precision(cotangents[0]):
+            return _Solve._backward(ctx, *cotangents)
+
+    @staticmethod
+    def _backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         z, s, *operands = ctx.saved_tensors
         r, t = ctx.kind(*operands).solve(*cotangents)
         moving = [i for i, x in enumerate(operands) if ctx.needs_input_grad[3 + i]]
@@ -100,7 +110,8 @@ class _Solve(torch.autograd.Function):
             moved = x.unsqueeze(0).expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
             folded.append(moved.reshape(count * moved.shape[1], *moved.shape[2:]))
         z, s = _apply(kind, *folded)
-        return (z.unflatten(0, (count, -1)), s.unflatten(0, (count, -1))), (0, 0)
+        size = len(z) // max(count, 1)
+        return (z.unflatten(0, (count, size)), s.unflatten(0, (count, size))), (0, 0)
 
 
 def _apply(kind: type[System], *tensors: Tensor) -> Pair:

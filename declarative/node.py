@@ -5,20 +5,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import maybe_current_level
 
 from .derivatives import Derivatives, SystemBuilder
 from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
-from .implicit import Call, Solved, Spec, apply, as_solution, refuse_captured_in_transform
+from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
 from .inputs import Inputs, Start, arrange, check_start, ordinary_mode, warm_start
-from .problem import Function, Problem, flat
+from .problem import Function, Problem, transformed
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
+
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def _opaque(method: Method) -> Method:
+    """A compiled model takes a node as one step: what a solver does depends on values."""
+    return cast(Method, torch.compiler.disable(method))
 
 
 class DeclarativeNode(nn.Module):
@@ -107,6 +113,7 @@ class DeclarativeNode(nn.Module):
         other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
         return other
 
+    @_opaque
     def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
         """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs.
 
@@ -119,22 +126,25 @@ class DeclarativeNode(nn.Module):
             y = solved.y.to(inputs.dtype)
         return y if inputs.batched else y[0]
 
+    @_opaque
     def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
         """Solve the batch and return all that is known about it, differentiable like :meth:`forward`."""
         with ordinary_mode(xs) as xs:
             inputs, call, solved = self._solve(xs, start)
             objective = solved.residual
             if inputs.size:
-                objective = call.batch(inputs.xs, solved).objective(flat(solved.y))
+                objective = objective_of(call, inputs.xs, solved)
             solution = as_solution(solved, objective, tuple(call.messages))
         return solution.as_given(inputs.dtype, inputs.batched)
 
+    @_opaque
     def derivatives(self, *xs: Tensor) -> Derivatives:
         """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension."""
         with ordinary_mode(xs) as xs:
             inputs, call, solved = self._solve(xs)
             return Derivatives.at(call.linearise(inputs.xs, solved))
 
+    @_opaque
     def descent(self, *xs: Tensor, v: Tensor | None = None) -> DescentReport:
         """What the cheaper gradient rules would cost here, for the incoming gradient v (the last argument) of the loss.
 
@@ -164,7 +174,7 @@ class DeclarativeNode(nn.Module):
         inputs = arrange(xs, self._spec.in_dims)
         warm = () if start is None else (warm_start(start, inputs),)
         call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs), bool(warm))
-        if inputs.size and maybe_current_level() is not None:
+        if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         return inputs, call, Solved(*apply(call, *inputs.xs, *warm))
 
@@ -197,5 +207,4 @@ def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
 
 def _differentiable(xs: Sequence[Tensor]) -> bool:
     """Whether anyone may differentiate this call."""
-    transformed = maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    return transformed or (torch.is_grad_enabled() and any(x.requires_grad for x in xs))
+    return transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in xs))

@@ -50,9 +50,7 @@ def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assess
     here = batch.expand(u)
     gradient, values = here.gradient, here.values
     jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
-    length = torch.linalg.vector_norm(jacobian, dim=-1)  # (batch, k)
-    reach = u.abs().amax(-1, keepdim=True).clamp(min=1.0)  # the scale of u, (batch, 1)
-    distance = values / _or_one(length * reach)  # how far in u a constraint is from holding with equality
+    distance = values / constraint_scale(jacobian, u)  # how far in u a constraint is from holding with equality
     equality = torch.zeros_like(values, dtype=torch.bool)
     equality[:, : batch.p] = True
     if multipliers is None:
@@ -60,8 +58,8 @@ def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assess
         multipliers = estimate_multipliers(gradient, jacobian, tight)
 
     slopes = gradient_scale(gradient, change)
-    slope = slopes.amax(-1, keepdim=True)
-    pull = multipliers * length / slope  # how hard a constraint pulls; that of an inequality is not positive
+    strength = (jacobian.abs() / slopes.unsqueeze(1)).amax(-1)  # of a constraint, in the entries that it touches
+    pull = multipliers * strength  # how hard a constraint pulls; that of an inequality is not positive
     slack = -distance
     active = equality | (-pull > slack.clamp(min=0.0))
     small = kink_tolerance(u.dtype)
@@ -104,11 +102,16 @@ def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> T
 def gradient_scale(gradient: Tensor, change: Tensor) -> Tensor:  # (batch, m)
     """The size that each entry of D_U f has in these problems: here, or in its change over the scale of u.
 
-    Entry by entry, so that a steep direction cannot hide a slope in another one; but not below a thousandth of the
+    Entry by entry, so that a steep direction cannot hide a slope in another one; but not below rounding errors of the
     largest, since at a degenerate minimum an entry may vanish together with its own scale.
     """
     scale = torch.maximum(gradient.abs(), change.abs().nan_to_num(0.0))
-    return _or_one(torch.maximum(scale, 1e-3 * scale.amax(-1, keepdim=True)))
+    return _or_one(torch.maximum(scale, 1e-8 * scale.amax(-1, keepdim=True)))
+
+
+def constraint_scale(jacobian: Tensor, u: Tensor) -> Tensor:  # (batch, k)
+    """The change of each constraint when the variables that it depends on change by their own size, at least 1."""
+    return _or_one((jacobian.abs() @ u.abs().clamp(min=1.0).unsqueeze(-1)).squeeze(-1))
 
 
 def scaled_direction(u: Tensor) -> Tensor:

@@ -20,7 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_batchedtensor, maybe_current_level
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    maybe_get_bdim,
+)
 
 Function = Callable[..., Tensor]
 
@@ -96,8 +102,9 @@ class Batch:
             u = torch.ones(self.size, self.m, dtype=torch.float64, device=self.xs[0].device)
             double.objective(u)
             double.constraints(u)
-        except RuntimeError:  # such as a product with a float32 matrix
-            return self
+        except RuntimeError as error:
+            if "dtype" in str(error) or "scalar type" in str(error):  # such as a product with a float32 matrix
+                return self
         return double
 
     # The functions of one problem.
@@ -217,7 +224,7 @@ class Batch:
 
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
-    return x.reshape(x.shape[0], -1)
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -350,6 +357,27 @@ def _explained(name: str, xs: Sequence[Tensor], batch: Batch) -> Iterator[None]:
         raise
 
 
+def has_tangent(x: Tensor) -> bool:
+    """Whether forward mode is tracking a tensor."""
+    return (
+        torch.autograd.forward_ad._current_level >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None
+    )
+
+
+def transformed() -> bool:
+    """Whether a ``torch.func`` transform or forward mode is active."""
+    return maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def plain(x: Tensor) -> Tensor:
+    """The value behind the wrappers of ``torch.func``; of a mapped tensor, its first entry."""
+    while is_functorch_wrapped_tensor(x):
+        mapped, dim = is_batchedtensor(x), maybe_get_bdim(x)
+        x = get_unwrapped(x)
+        x = x.select(dim, 0) if mapped else x
+    return torch.autograd.forward_ad.unpack_dual(x).primal.detach() if has_tangent(x) else x.detach()
+
+
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
     for name in ("objective", "equality", "inequality"):
@@ -358,7 +386,7 @@ def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[in
             continue
         with torch.enable_grad():
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
-        if value.requires_grad or is_batchedtensor(value):
+        if value.requires_grad or is_batchedtensor(value) or has_tangent(value):
             raise ValueError(_captured_message(name, function, []))
 
 

@@ -285,3 +285,39 @@ def test_messages_do_not_print_arrays():
     assert len(str(caught.value)) < 1500
     assert "and 54 more" in str(caught.value)
     assert len(repr(caught.value.solution)) < 200
+
+
+def test_a_captured_tensor_is_refused_in_forward_mode():
+    weight = torch.full((2,), 2.0)
+
+    def solve(weight):
+        return DeclarativeNode(lambda x, u: (u - weight * x).square().sum(), start=2)(torch.ones(1, 2))
+
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(weight, torch.ones(2))
+        with pytest.raises(ValueError, match="Make it an argument"):
+            solve(dual)
+    with pytest.raises(ValueError, match="Make it an argument"):
+        torch.func.jvp(solve, (weight,), (torch.ones(2),))
+
+
+def test_under_a_transform_the_functions_see_real_inputs_only():
+    node = DeclarativeNode(lambda S, u: (torch.linalg.cholesky(S) @ u - 1).square().sum(), solver="newton", start=2)
+    S = torch.tensor([[[2.0, 0.3], [0.3, 1.0]]], dtype=DOUBLE)
+    found = torch.func.grad(lambda S: node(S).sum())(S)
+    (expected,) = torch.autograd.grad(node(S.requires_grad_()).sum(), S)
+    assert torch.allclose(found, expected, rtol=1e-12)
+
+
+def test_a_warm_start_of_another_shape_is_refused():
+    node = DeclarativeNode(half_square, solver="newton", start=3)
+    for wrong in (torch.zeros(2, 1), torch.zeros(2, 1, 3)):
+        with pytest.raises(ValueError, match=r"start must have shape \(2, 3\)"):
+            node(X, start=wrong)
+
+
+def test_empty_batches_everywhere():
+    node = DeclarativeNode(half_square, sphere, start=3)
+    d = node.derivatives(torch.zeros(0, 3))
+    assert d.H.shape == (0, 3, 3)
+    assert torch.vmap(node)(torch.zeros(2, 0, 3)).shape == (2, 0, 3)

@@ -126,3 +126,53 @@ def test_in_dims_other_than_zero():
     (g,) = torch.autograd.grad(y[:, 0].sum(), x)
     (expected,) = torch.autograd.grad(normalise(x.T)[:, 0].sum(), x)
     assert relative(g, expected) < 1e-12
+
+
+def test_a_backward_pass_inside_autocast_does_not_cost_digits():
+    root = torch.randn(2, 8, 8)
+    matrix = root @ root.mT + 0.1 * torch.eye(8)
+    node = DeclarativeNode(lambda Q, x, u: u @ (Q @ u) / 2 - x @ u, lambda Q, x, u: u.sum() - 1, start=8)  # noqa: ARG005
+    x = torch.randn(2, 8, requires_grad=True)
+    y = node(matrix, x)
+    v = torch.randn(2, 8)
+    (plain,) = torch.autograd.grad(y, x, v, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (inside,) = torch.autograd.grad(y, x, v)
+    assert torch.equal(plain, inside)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing(reentrant):
+    node = DeclarativeNode(half_square, unit, start=lambda x: x)
+    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(node, x, use_reentrant=reentrant)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x) if not reentrant else (None,)
+    if reentrant:
+        y.pow(3).sum().backward()
+        g = x.grad
+    x = x.detach().requires_grad_()
+    (expected,) = torch.autograd.grad(normalise(x).pow(3).sum(), x)
+    assert relative(g, expected) < 1e-10
+
+
+def test_saved_tensors_on_the_cpu():
+    node = DeclarativeNode(half_square, unit, start=lambda x: x)
+    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.graph.save_on_cpu():
+        y = node(x)
+    (g,) = torch.autograd.grad(y.sum(), x)
+    (expected,) = torch.autograd.grad(normalise(x).sum(), x)
+    assert relative(g, expected) < 1e-10
+
+
+def test_in_a_compiled_model():
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(3, 3), DeclarativeNode(half_square, unit, start=lambda x: x)).double()
+    x = torch.randn(2, 3, dtype=torch.float64)
+    compiled = torch.compile(model, backend="eager")
+    assert relative(compiled(x), model(x)) < 1e-12
+    compiled(x).pow(3).sum().backward()
+    found = model[0].weight.grad.clone()
+    model.zero_grad()
+    model(x).pow(3).sum().backward()
+    assert relative(found, model[0].weight.grad) < 1e-12

@@ -136,3 +136,17 @@ def test_kinks_are_told_where_a_gradient_will_be_taken():
         y = box(x)
     (g,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(g, torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=DOUBLE))
+
+
+def test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan():
+    node = DeclarativeNode(
+        lambda x, w, u: (u - w * x).square().sum() + (w * x).sum(), start=1, in_dims=(0, None), on_failure="mask"
+    )
+    x = torch.tensor([[1.0], [torch.nan]], dtype=DOUBLE)
+    w = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    with pytest.warns(NumericalWarning, match="1 of 2"):
+        solution = node.solve(x, w)
+    (g,) = torch.autograd.grad(solution.objective[0], w, retain_graph=True)
+    assert g.item() == 1
+    (g,) = torch.autograd.grad(solution.objective[1], w)
+    assert g.item() == 0

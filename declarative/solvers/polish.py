@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..linear import Pair, factorise_dense
-from ..optimality import Assessment, assess, estimate_multipliers, optimality_tolerance
+from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
-from ..solution import RawSolution
+from ..solution import RawSolution, Status
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
 EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
@@ -43,7 +43,9 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
         u = u.index_copy(0, accepted, moved[better])
         best = _merge(best, accepted, _rows(new, better))
         improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
-    return dataclasses.replace(raw, y=u, multipliers=best.multipliers)
+    doubtful = (best.residual > optimality_tolerance(u.dtype)) & (raw.codes == Status.CONVERGED)
+    codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
+    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes)
 
 
 def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
@@ -54,8 +56,7 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
     here = batch.expand(u)
     values, gradient = here.values, here.gradient
     jacobian, _ = here.jacobian_and_curvature(u)
-    length = torch.linalg.vector_norm(jacobian, dim=-1)
-    reach = length * u.abs().amax(-1, keepdim=True).clamp(min=1.0)
+    reach = constraint_scale(jacobian, u)
     equality = torch.arange(batch.k, device=u.device) < batch.p
     tight = [equality | (values > -near * reach) for near in (1e-8, 1e-4, 1e-2)]
     for rows in tight:
