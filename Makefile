@@ -7,7 +7,10 @@ READY := $(VENV)/.installed
 .PHONY: run test lint bench clean
 
 run: $(READY)
-	$(BIN)/python examples/train_through_a_projection.py
+	$(BIN)/python -m experiments run all --dtype both
+	$(BIN)/python -m experiments theory
+	$(BIN)/python -m experiments compare
+	$(BIN)/python -m experiments report
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -224,7 +224,7 @@ class Batch:
 
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
-    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 @dataclass(frozen=True)

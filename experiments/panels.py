@@ -1,0 +1,160 @@
+"""The eight panels of the paper's experiments: what the network feeds to a layer, and what it shall learn.
+
+All have m = 10, a batch of 10 problems, and a three-layer network that is as wide as its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from problems import Eigenvectors, Layer, OptimalTransport, SphereProjection
+
+M = 10  # the size of a problem
+BATCH = 10
+NARROW, WIDE = 5, 100  # the dimension of the data: it is easier to map many dimensions to arbitrary targets
+DEFINITE = 1e-9  # keeps -UU' definite in float64 even if U loses rank on the way
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One experiment.
+
+    Attributes:
+        name, title: for the command line, and for readers.
+        family: ``projection``, ``transport`` or ``eigen``.
+        data: the dimension of the data that the network gets.
+        width: of the network and of its output.
+        layer: makes the optimisation layer.
+        layer_input: network output (batch, width) -> input of the layer.
+        target: draws the targets of one repeat, in float64.
+        loss: (y, target) -> a value for each problem, (..., batch); the loss is its mean over the batch.
+        log_scale: whether the learning curve has a logarithmic axis.
+    """
+
+    name: str
+    title: str
+    family: str
+    data: int
+    width: int
+    layer: Callable[[], Layer]
+    layer_input: Callable[[Tensor], Tensor]
+    target: Callable[[torch.Generator], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    log_scale: bool
+
+
+# What the network feeds to the layer.
+
+
+def _vector(x: Tensor) -> Tensor:
+    return x
+
+
+def _matrix(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (M, M))
+
+
+def _negative_definite(x: Tensor) -> Tensor:
+    U = _matrix(x)
+    return -(U @ U.mT) - DEFINITE * torch.eye(M, dtype=x.dtype, device=x.device)
+
+
+def _rank_two(x: Tensor) -> Tensor:
+    U = x.unflatten(-1, (M, 2))
+    return U @ U.mT
+
+
+# Targets.
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _unit_vectors(generator: torch.Generator) -> Tensor:
+    return normalize(_normal(generator, BATCH, M), dim=-1)
+
+
+def _plans(generator: torch.Generator) -> Tensor:
+    return OptimalTransport()(_normal(generator, BATCH, M, M))
+
+
+def _all_eigenvectors(generator: torch.Generator) -> Tensor:
+    X = _normal(generator, BATCH, M, M)
+    return torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+
+
+def _last_eigenvector(generator: torch.Generator) -> Tensor:
+    return _all_eigenvectors(generator)[..., -1:]
+
+
+# Losses.
+
+
+def squared_distance(y: Tensor, target: Tensor) -> Tensor:
+    """||y - y*||^2 for each problem."""
+    dims = tuple(range(2, y.dim()))  # after (members, batch)
+    return (y - target).square().sum(dims)
+
+
+def misalignment(y: Tensor, target: Tensor) -> Tensor:
+    """1 - |y' y*|, averaged over the eigenvectors of each problem; the sign of an eigenvector is arbitrary.
+
+    It is written as a cosine of y and y*. For the unit vectors that come here the value is the same, but only the part
+    of y* that turns y remains in the gradient: an approximate rule should not be blamed for a part that stretches y,
+    which no loss on directions means.
+    """
+    return 1 - cosine_similarity(y, target, dim=-2).abs().mean(-1)
+
+
+def _projection(name: str, data: int, title: str) -> Panel:
+    return Panel(
+        name, title, "projection", data, M, SphereProjection, _vector, _unit_vectors, squared_distance, log_scale=True
+    )
+
+
+def _transport(name: str, data: int, title: str) -> Panel:
+    return Panel(
+        name, title, "transport", data, M * M, OptimalTransport, _matrix, _plans, squared_distance, log_scale=True
+    )
+
+
+def _eigen(
+    name: str, title: str, layer_input: Callable[[Tensor], Tensor] = _matrix, k: int | None = 1, width: int = M * M
+) -> Panel:
+    target = _all_eigenvectors if k is None else _last_eigenvector
+    return Panel(
+        name, title, "eigen", NARROW, width, lambda: Eigenvectors(k), layer_input, target, misalignment, log_scale=False
+    )
+
+
+PANELS: dict[str, Panel] = {
+    panel.name: panel
+    for panel in (
+        _projection("projection-under", NARROW, "Projection onto the sphere, under-parameterised"),
+        _projection("projection-over", WIDE, "Projection onto the sphere, over-parameterised"),
+        _transport("transport-under", NARROW, "Optimal transport, under-parameterised"),
+        _transport("transport-over", WIDE, "Optimal transport, over-parameterised"),
+        _eigen("eigen-all", "All eigenvectors, general X", k=None),
+        _eigen("eigen-largest", "Eigenvector of the largest eigenvalue, general X"),
+        _eigen("eigen-negative", "Eigenvector of the largest eigenvalue, X negative definite", _negative_definite),
+        _eigen("eigen-rank2", "Eigenvector of the largest eigenvalue, X of rank 2", _rank_two, width=2 * M),
+    )
+}
+
+
+def find_panels(names: Sequence[str]) -> list[Panel]:
+    """The panels of these names, in the paper's order; ``all`` means every one.
+
+    Raises:
+        ValueError: a name is not that of a panel; the message lists those that are.
+    """
+    unknown = [name for name in names if name not in PANELS and name != "all"]
+    if unknown:
+        raise ValueError(f"there is no panel {', '.join(map(repr, unknown))}: choose from {', '.join(PANELS)}, or all.")
+    return [panel for name, panel in PANELS.items() if name in names or "all" in names]

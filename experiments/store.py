@@ -1,0 +1,177 @@
+"""The directory of results: what is written where, and what counts as finished.
+
+    out/<panel>/             curves.csv, figure.png, figure.svg, and panel.json, which is written last
+    out/float32/<panel>/     the same in single precision
+    out/summary.csv          a line for each panel and rule
+    out/run.json             versions, settings, machine and dates
+
+A file is either complete or absent: it is written beside its place and moved there. A panel is finished once its
+panel.json is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import datetime
+import io
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import figures
+from .curves import Curves
+from .panels import PANELS
+from .training import Outcome, Settings
+
+DTYPES = ("float64", "float32")
+PROBES = ("repeat", "call", "lowest", "median", "mean", "agreeing", "cheap")
+KEPT = ("settings", "seconds", "cheap_share", "warnings", "finished")
+SUMMARY = (
+    *("panel", "rule", "repeats", "iterations", "final_loss_mean", "final_loss_min", "final_loss_max"),
+    *("cosine_mean", "cosine_min", "cosine_positive", "cheap_share", "panel_seconds", "seconds_per_rule"),
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A panel that was run."""
+
+    curves: Curves
+    settings: dict[str, Any]
+    seconds: float
+    cheap_share: float | None  # of the steps of the adaptive rule
+    warnings: dict[str, int]
+    finished: str
+
+
+def directory(out: Path, dtype: str, panel: str) -> Path:
+    """Where a panel is kept."""
+    return out / panel if dtype == DTYPES[0] else out / dtype / panel
+
+
+def write(path: Path, data: str | bytes) -> None:
+    """Write a file as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data.encode() if isinstance(data, str) else data)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def save(out: Path, settings: Settings, outcome: Outcome) -> None:
+    """Keep what came of a panel, and bring the tables of all panels up to date."""
+    curves = outcome.curves
+    place = directory(out, settings.dtype, curves.panel)
+    (place / "panel.json").unlink(missing_ok=True)
+    write(place / "curves.csv", curves.to_csv())
+    for kind in ("png", "svg"):
+        write(place / f"figure.{kind}", figures.render(curves, kind))
+    if outcome.probes:
+        write(place / "probes.csv", _table(PROBES, _probe_rows(outcome)))
+    finished = Finished(
+        curves,
+        dataclasses.asdict(settings),
+        outcome.seconds,
+        outcome.cheap_share,
+        outcome.warnings,
+        datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    )
+    record = {name: getattr(finished, name) for name in KEPT} | {
+        "summary": summarise(finished),  # so that the table of all panels needs no look at the curves
+        "machine": describe_machine(),
+    }
+    write(place / "panel.json", json.dumps(record, indent=2) + "\n")
+    write_tables(out)
+
+
+def settings_of(out: Path, dtype: str, panel: str) -> dict[str, Any] | None:
+    """The settings that a finished panel was run with; None if it is not finished."""
+    record = _record(directory(out, dtype, panel))
+    return None if record is None else record["settings"]
+
+
+def load(out: Path, dtype: str) -> dict[str, Finished]:
+    """All finished panels of this precision, in the paper's order."""
+    found = {}
+    for name in PANELS:
+        place = directory(out, dtype, name)
+        record = _record(place)
+        if record is not None:
+            with open(place / "curves.csv", newline="", encoding="utf-8") as lines:
+                curves = Curves.from_csv(lines)
+            found[name] = Finished(curves, **{key: record[key] for key in KEPT})
+    return found
+
+
+def write_tables(out: Path) -> None:
+    """Write summary.csv for each precision, and run.json."""
+    panels: dict[str, Any] = {}
+    for dtype in DTYPES:
+        records = {name: record for name in PANELS if (record := _record(directory(out, dtype, name))) is not None}
+        if records:
+            rows = [row for record in records.values() for row in record["summary"]]
+            write(directory(out, dtype, "summary.csv"), _table(SUMMARY, rows))
+            panels[dtype] = {
+                name: {key: record[key] for key in ("settings", "seconds", "finished", "machine")}
+                for name, record in records.items()
+            }
+    date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    write(out / "run.json", json.dumps({"date": date, **describe_machine(), "panels": panels}, indent=2) + "\n")
+
+
+def summarise(one: Finished) -> list[list[Any]]:
+    """The lines of summary.csv of a panel, one for each rule."""
+    rows = []
+    for rule in one.curves.rules:
+        mine = one.curves.of(rule)
+        final = mine.loss[..., -1]
+        losses = (final.mean(), final.min(), final.max())
+        cosines = (mine.cosine_mean.mean(), mine.cosine_min.min(), mine.cosine_positive.mean())
+        cheap = "" if rule != "adaptive" or one.cheap_share is None else one.cheap_share
+        seconds = (one.seconds, one.seconds / len(one.curves.rules))
+        sizes = mine.loss.shape[1:]
+        rows.append([one.curves.panel, rule, *sizes, *map(float, losses), *map(float, cosines), cheap, *seconds])
+    return rows
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions and hardware, for the record."""
+    names = ("torch", "numpy", "scipy", "matplotlib", "declarative-nodes")
+    versions = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": {"system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+    }
+
+
+def _record(place: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads((place / "panel.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return record
+
+
+def _probe_rows(outcome: Outcome) -> list[tuple[Any, ...]]:
+    return [(repeat, *dataclasses.astuple(probe)) for repeat, history in enumerate(outcome.probes) for probe in history]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([head, *rows])
+    return text.getvalue()
