@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .linear import DenseSystem, HessianSystem, Pair, Prepared, PreparedSystem, System
+from .linear import DenseSystem, HessianSystem, Pair, Prepared, PreparedSystem, System, times
 from .problem import Batch
 
 Kind = Literal["full", "curvature", "objective"]
@@ -54,7 +54,7 @@ class Linearisation:
         rows = self.batch.jacobian(self.u)
 
         def product(z: Tensor, s: Tensor) -> Pair:
-            return here.pull((z, s))[0], (rows @ z.unsqueeze(-1)).squeeze(-1)
+            return here.pull((z, s))[0], times(rows, z)
 
         return PreparedSystem(factor, product, self._dense)
 

@@ -153,8 +153,8 @@ class DenseSystem(System):
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         mask = self.active.to(z.dtype)
         rows = self.jacobian * mask.unsqueeze(-1)
-        top = _times(self.hessian, z) + _times(rows.mT, s)
-        return top, _times(rows, z) - (1 - mask) * s
+        top = times(self.hessian, z) + times(rows.mT, s)
+        return top, times(rows, z) - (1 - mask) * s
 
     def factorise(self) -> Solve:
         return factorise_dense(self.hessian, self.jacobian, self.active, "the KKT matrix")
@@ -172,7 +172,7 @@ class HessianSystem(System):
         self.hessian = hessian
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        return _times(self.hessian, z), s
+        return times(self.hessian, z), s
 
     def factorise(self) -> Solve:
         none = self.hessian.new_zeros(self.hessian.shape[0], 0)
@@ -232,7 +232,8 @@ class PreparedSystem(System):
         return self.factorise()(r, t)
 
 
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A batch of matrices times a batch of vectors."""
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
@@ -252,8 +253,8 @@ def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str
     """
     eps = torch.finfo(hessian.dtype).eps
     mask = active.to(hessian.dtype)  # (batch, k)
-    size = _or_one(hessian.abs().amax((-2, -1)))  # (batch,)
-    length = _or_one(torch.linalg.vector_norm(jacobian, dim=-1))  # (batch, k)
+    size = or_one(hessian.abs().amax((-2, -1)))  # (batch,)
+    length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))  # (batch, k)
     scaled = hessian / size[:, None, None]
     rows = jacobian * (mask / length).unsqueeze(-1)
     finite = scaled.isfinite().all(-1).all(-1) & rows.isfinite().all(-1).all(-1)
@@ -280,9 +281,7 @@ def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str
         r, t = r / size[:, None], t * mask / length
         z, s = solve_scaled(r, t)
         # One step of iterative refinement costs two products and removes what the Schur complement lost.
-        change_z, change_s = solve_scaled(
-            r - _times(scaled, z) - _times(rows.mT, s), t - _times(rows, z) + (1 - mask) * s
-        )
+        change_z, change_s = solve_scaled(r - times(scaled, z) - times(rows.mT, s), t - times(rows, z) + (1 - mask) * s)
         z, s = z + change_z, s + change_s
         if not finite.all():
             z = torch.where(finite[:, None], z, torch.nan)
@@ -370,7 +369,8 @@ def kkt_matrix(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch
     return torch.cat([top, bottom], -2)
 
 
-def _or_one(size: Tensor) -> Tensor:
+def or_one(size: Tensor) -> Tensor:
+    """A scale to divide by: 1 where it is zero or not finite."""
     return torch.where((size > 0) & size.isfinite(), size, 1.0)
 
 

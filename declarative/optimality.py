@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import factorise_dense
+from .linear import factorise_dense, or_one, times
 from .problem import Batch
 
 
@@ -67,12 +67,12 @@ def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assess
     active = active & ~weak
     multipliers = torch.where(active, multipliers, 0.0)
 
-    left = gradient - (jacobian.mT @ multipliers.unsqueeze(-1)).squeeze(-1)
-    force = (jacobian.mT.abs() @ multipliers.abs().unsqueeze(-1)).squeeze(-1)
+    left = gradient - times(jacobian.mT, multipliers)
+    force = times(jacobian.mT.abs(), multipliers.abs())
     stationarity = (left / torch.maximum(slopes, force)).abs().amax(-1)
-    violation = _largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
-    wrong_sign = _largest(torch.where(equality, 0.0, pull.clamp(min=0.0)))
-    complementarity = _largest(torch.where(equality, 0.0, torch.minimum(-pull, slack).abs()))
+    violation = largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
+    wrong_sign = largest(torch.where(equality, 0.0, pull.clamp(min=0.0)))
+    complementarity = largest(torch.where(equality, 0.0, torch.minimum(-pull, slack).abs()))
     residual = torch.stack([stationarity, violation, wrong_sign, complementarity]).amax(0)
     finite = u.isfinite().all(-1) & gradient.isfinite().all(-1) & values.isfinite().all(-1)
     residual = torch.where(finite & residual.isfinite(), residual, torch.inf)
@@ -84,7 +84,7 @@ def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> T
     if not tight.shape[-1]:
         return torch.zeros_like(tight, dtype=gradient.dtype)
     mask = tight.to(gradient.dtype)
-    length = _or_one(torch.linalg.vector_norm(jacobian, dim=-1))
+    length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
     rows = jacobian * (mask / length).unsqueeze(-1)
     usable = rows.isfinite().all(-1).all(-1) & gradient.isfinite().all(-1)
     rows = torch.where(usable[:, None, None], rows, 0.0)
@@ -94,8 +94,8 @@ def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> T
     solve = factorise_dense(gram, nothing[:, :, None].expand(-1, 0, gram.shape[-1]), nothing.bool(), None)
     result = torch.zeros_like(mask)
     for _ in range(2):  # the second pass makes up for the squared condition number of the Gram matrix
-        left = gradient - (rows.mT @ result.unsqueeze(-1)).squeeze(-1)
-        result = result + solve((rows @ left.unsqueeze(-1)).squeeze(-1), nothing)[0]
+        left = gradient - times(rows.mT, result)
+        result = result + solve(times(rows, left), nothing)[0]
     return result * mask / length
 
 
@@ -106,12 +106,12 @@ def gradient_scale(gradient: Tensor, change: Tensor) -> Tensor:  # (batch, m)
     largest, since at a degenerate minimum an entry may vanish together with its own scale.
     """
     scale = torch.maximum(gradient.abs(), change.abs().nan_to_num(0.0))
-    return _or_one(torch.maximum(scale, 1e-8 * scale.amax(-1, keepdim=True)))
+    return or_one(torch.maximum(scale, 1e-8 * scale.amax(-1, keepdim=True)))
 
 
 def constraint_scale(jacobian: Tensor, u: Tensor) -> Tensor:  # (batch, k)
     """The change of each constraint when the variables that it depends on change by their own size, at least 1."""
-    return _or_one((jacobian.abs() @ u.abs().clamp(min=1.0).unsqueeze(-1)).squeeze(-1))
+    return or_one(times(jacobian.abs(), u.abs().clamp(min=1.0)))
 
 
 def scaled_direction(u: Tensor) -> Tensor:
@@ -125,9 +125,6 @@ def irregular(u: Tensor) -> Tensor:
     return torch.cos(0.7 * steps.square()).expand_as(u)
 
 
-def _largest(values: Tensor) -> Tensor:
+def largest(values: Tensor) -> Tensor:
+    """The largest entry of each row; zero for an empty row."""
     return values.amax(-1) if values.shape[-1] else values.new_zeros(values.shape[:-1])
-
-
-def _or_one(size: Tensor) -> Tensor:
-    return torch.where((size > 0) & size.isfinite(), size, 1.0)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import torch
@@ -19,6 +18,7 @@ from declarative import DeclarativeNode
 from declarative.table import as_text
 
 from . import bench_problems
+from .bench_problems import seconds
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def newton_against_scipy(batch: int, m: int = 20, p: int = 5) -> Row:
     nodes = {name: DeclarativeNode(objective, equality, solver=name, start=m) for name in ("newton", "scipy")}
     return _row(
         f"{batch} problems, m = {m}, p = {p}, nonlinear",
-        ("Newton", best(lambda: nodes["newton"](x), 5)),
-        ("SciPy", best(lambda: nodes["scipy"](x), 1)),
+        ("Newton", seconds(lambda: nodes["newton"](x), 5)),
+        ("SciPy", seconds(lambda: nodes["scipy"](x), 1, warm=False)),
         at_least=50.0,
     )
 
@@ -123,25 +123,13 @@ def reused_factorisation(batch: int, m: int, p: int) -> Row:
         node._spec.problem.objective, node._spec.problem.equality, solver=lambda _: solution, start=m
     )
     ys = [node(x), assembled(x)]
-    times = [best(lambda y=y: torch.autograd.grad(y, x, v, retain_graph=True), 5) for y in ys]
+    times = [seconds(lambda y=y: torch.autograd.grad(y, x, v, retain_graph=True), 5) for y in ys]
     return _row(
         f"backward pass, batch {batch}, m = {m}, p = {p}",
         ("solver's factorisation", times[0]),
         ("assembled and factored anew", times[1]),
         at_least=2.0,
     )
-
-
-def best(function: Callable[[], object], repeats: int) -> float:
-    """The shortest of several times, after a call that is not counted if there are several."""
-    if repeats > 1:
-        function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def _row(

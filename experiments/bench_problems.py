@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,15 +13,16 @@ Row = dict[str, float | int | str]
 REPEATS = 7
 
 
-def seconds(function: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of a call, after one that is not counted."""
-    function()
+def seconds(function: Callable[[], object], repeats: int = REPEATS, warm: bool = True) -> float:
+    """The shortest of several times of a call, after one that is not counted if it is to be warm."""
+    if warm:
+        function()
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return min(times)
 
 
 def transport_marginals(

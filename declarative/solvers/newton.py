@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..optimality import estimate_multipliers, gradient_scale, irregular, scaled_direction
+from ..linear import times
+from ..optimality import estimate_multipliers, gradient_scale, irregular, largest, scaled_direction
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
-from .newton_step import Factor, Kept, Model, Rows, Step, factorise, largest, scale_of, times
+from .newton_step import Factor, Kept, Model, Rows, Step, factorise, scale_of
 from .polish import polish
 
 RUNNING = -1

@@ -12,7 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear import Pair
+from ..linear import Pair, times
+from ..optimality import largest
 
 TRIES = 30  # of ever larger regularisation
 PIVOT = 1e-13  # a pivot that cancelled to less than this fraction is zero
@@ -233,13 +234,3 @@ def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batc
 def scale_of(model: Model) -> Tensor:  # (batch,)
     """The size of the Hessian; where it vanishes, a small part of the gradient's, so that a step stays within reach."""
     return torch.maximum(model.hessian.abs().amax((-2, -1)), 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)
-
-
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrices times a batch of vectors."""
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
-
-
-def largest(values: Tensor) -> Tensor:
-    """The largest entry of each row; zero for an empty row."""
-    return values.amax(-1) if values.shape[-1] else values.new_zeros(values.shape[:-1])
