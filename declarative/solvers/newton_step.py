@@ -91,12 +91,9 @@ class Model(Rows):
         return slope <= 1e-7 * largest(wrong.abs()) * largest(self.jacobian.abs().amax(-1)).clamp(min=1e-3)
 
     def finite(self) -> Tensor:
-        """Whether all values and first and second derivatives are numbers."""
-        parts = (self.objective.unsqueeze(-1), self.gradient, self.values)
-        flat = [x.isfinite().all(-1) for x in parts] + [
-            x.isfinite().all(-1).all(-1) for x in (self.jacobian, self.hessian)
-        ]
-        return torch.stack(flat).all(0)
+        """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
+        total = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
+        return (total + self.jacobian.sum((-2, -1)) + self.hessian.sum((-2, -1))).isfinite()
 
 
 @dataclass(frozen=True)
