@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 
 from .derivatives import Linearisation
 from .gradients import RULES, Rule, as_rule
 from .linear import Pair
+from .problem import value_is_hidden
 from .theory import cosine
 
 
@@ -130,7 +130,7 @@ class Adaptive(Rule):
 
     def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         exact = RULES["exact"]
-        if torch.is_grad_enabled() or _transformed(v) or _transformed(w) or bool(w.any()):
+        if torch.is_grad_enabled() or value_is_hidden(v) or value_is_hidden(w) or bool(w.any()):
             return exact.pull(point, v, w, wanted)
         with self._lock:
             call, cheap = self.calls, self.uses_cheap
@@ -242,11 +242,3 @@ class Adaptive(Rule):
         now = "cheap" if self.uses_cheap else "exact"
         counts = f"{self.cheap_calls} of {self.calls} backward passes were cheap"
         return f"Adaptive(cheap={self.cheap!r}, now {now}, {counts}{last})"
-
-
-def _transformed(x: Tensor) -> bool:
-    """Whether a decision cannot depend on values: inside ``torch.func``, or mapped over by ``is_grads_batched``."""
-    if maybe_current_level() is not None:
-        return True
-    mapped: bool = torch._C._dispatch_keys(x).has(torch._C._dispatch_key_parse("Batched"))
-    return mapped

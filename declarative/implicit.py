@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 
 from .derivatives import Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
@@ -26,7 +25,7 @@ from .gradients import Rule
 from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
 from .linear import Prepared, full_precision
 from .optimality import Assessment, assess, optimality_tolerance
-from .problem import Batch, Problem, flat, inspect, plain, refuse_captured
+from .problem import Batch, Problem, flat, inspect, plain, refuse_captured, value_is_hidden
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
 
@@ -131,7 +130,7 @@ class Implicit(torch.autograd.Function):
             xs, solved = _without_failures(call, xs, solved, good)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
         point = call.linearise(xs, solved)
-        if call.factor and not torch.is_grad_enabled() and maybe_current_level() is None:
+        if call.factor and not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w)):
             point = dataclasses.replace(point, factor=call.factor[0])
         with full_precision(v):
             found = call.spec.rule.pull(point, v, w, wanted)
@@ -146,7 +145,7 @@ class Implicit(torch.autograd.Function):
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
         tangents = tangents[: ctx.count]
-        moving = [i for i, dx in enumerate(tangents) if dx is not None and xs[i].is_floating_point()]
+        moving = {i: dx for i, dx in enumerate(tangents) if dx is not None and xs[i].is_floating_point()}
         p, nothing = solved.multipliers.shape[-1], (None,) * 5
         if not call.size or not moving:
             return torch.zeros_like(solved.y), *(torch.zeros_like(x) for x in solved.tensors()[1:3]), *nothing
@@ -154,7 +153,7 @@ class Implicit(torch.autograd.Function):
         if call.spec.on_failure == "mask":
             xs, solved = _without_failures(call, xs, solved, good.squeeze(-1))
         with full_precision(solved.y):
-            z, s = call.spec.rule.push(call.linearise(xs, solved), [t for t in tangents if t is not None], moving)
+            z, s = call.spec.rule.push(call.linearise(xs, solved), list(moving.values()), list(moving))
         z, s = torch.where(good, z, 0.0), torch.where(good, s, 0.0)
         dual = (-s[:, :p], s[:, p:]) if call.spec.rule.differentiates_multipliers else (None, None)
         return z.reshape(solved.y.shape), *dual, *nothing

@@ -222,7 +222,7 @@ class PreparedSystem(System):
                 top, bottom = self.product(z, s)
                 change_z, change_s = self.factor.solve_system(r - top, t - bottom)
                 z, s = z + change_z, s + change_s
-                if bool((change_z.abs().amax(-1) <= 100 * eps * z.abs().amax(-1)).all()):
+                if _settled(change_z, z, eps) and _settled(change_s, s, eps):
                     return z, s
             return self.instead().solve(r, t)
 
@@ -230,6 +230,13 @@ class PreparedSystem(System):
 
     def solve(self, r: Tensor, t: Tensor) -> Pair:
         return self.factorise()(r, t)
+
+
+def _settled(change: Tensor, value: Tensor, eps: float) -> bool:
+    """Whether a correction has changed no problem by more than rounding errors."""
+    if not value.shape[-1]:
+        return True
+    return bool((change.abs().amax(-1) <= 100 * eps * value.abs().amax(-1)).all())
 
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:

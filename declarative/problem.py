@@ -369,6 +369,14 @@ def transformed() -> bool:
     return maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def value_is_hidden(x: Tensor) -> bool:
+    """Whether no decision can depend on a tensor: inside ``torch.func``, or mapped over by ``is_grads_batched``."""
+    if maybe_current_level() is not None:
+        return True
+    mapped: bool = torch._C._dispatch_keys(x).has(torch._C._dispatch_key_parse("Batched"))
+    return mapped
+
+
 def plain(x: Tensor) -> Tensor:
     """The value behind the wrappers of ``torch.func``; of a mapped tensor, its first entry."""
     while is_functorch_wrapped_tensor(x):

@@ -130,3 +130,18 @@ def test_eigenvectors_from_the_solver_differ_at_most_by_sign():
     (x,) = problem.xs(3)
     y = problem.node("scipy")(x)
     assert relative(up_to_sign(y, problem.truth(x)).detach(), problem.truth(x).detach()) < 1e-9
+
+
+@pytest.mark.parametrize("solver", ["closed form", "newton", "scipy"])
+@pytest.mark.parametrize("name", ["sphere", "linear-equality", "simplex"])
+def test_many_incoming_gradients_at_once(name, solver):
+    """Whatever the solver left for the backward pass, a mapped incoming gradient finds its way."""
+    problem = case(name)
+    (x,) = problem.xs(2)
+    y = problem.node(solver)(x)
+    v = torch.randn(4, *y.shape, dtype=y.dtype)
+    one_by_one = torch.stack([torch.autograd.grad(y, x, one, retain_graph=True)[0] for one in v])
+    (batched,) = torch.autograd.grad(y, x, v, is_grads_batched=True, retain_graph=True)
+    mapped = torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(v)
+    assert relative(batched, one_by_one) < 1e-12
+    assert relative(mapped, one_by_one) < 1e-12
