@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench docs soak clean
 
 run: $(READY)
 	$(BIN)/python -m experiments run all --dtype both
@@ -20,13 +20,29 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: $(READY) $(VENV)/.peers
 	$(BIN)/python -m experiments bench
+
+docs: $(READY) $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+soak: $(READY)
+	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py
 
 # Installed again only when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[experiments,reference,dev]"
+	touch $@
+
+# Peers of the benchmark. qpth works with the present numpy, but its metadata refuses it.
+$(VENV)/.peers: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[peers]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps qpth
+	touch $@
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:
