@@ -27,7 +27,9 @@ class Probe:
 
     Attributes:
         call: the backward pass in which it was made, from 0.
-        lowest, median, mean: of the cosines of the problems of the batch.
+        lowest: of the cosines of the problems of the batch.
+        median: likewise.
+        mean: likewise.
         agreeing: the share of the problems whose cosine is at least the threshold.
         cheap: whether the cheap gradient is used from here on.
     """

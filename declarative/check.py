@@ -115,6 +115,8 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
         >>> result["rank of A"].value
         '1 of 1 active constraint(s) independent'
     """
+    if not isinstance(node, DeclarativeNode):
+        raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
     with ordinary_mode(xs) as plain, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # what they say has a line of its own
         return CheckResult(tuple(_lines(node, plain)))
@@ -315,7 +317,8 @@ def _rule_lines(node: DeclarativeNode, point: Linearisation) -> Iterator[Line]:
     if isinstance(rule, Exact) or not wanted:
         return
     point = dataclasses.replace(point, batch=point.batch.unshared())
-    v = torch.randn(point.u.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(point.u)
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(point.u.shape, generator=generator, dtype=torch.float64, device="cpu").to(point.u)
     angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))
     value = f"{type(rule).__name__} by choice: cosine with the exact gradient {angles.min():.2f} at the lowest"
     advice = "node.descent(x, v) tells when that is safe." if angles.min() < 0 else ""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .descent import inputs_that_count
 from .implicit import Call, Solved
-from .inputs import Inputs, ordinary_mode
+from .inputs import Inputs, check_incoming, check_tensor, ordinary_mode
 from .node import DeclarativeNode
 from .optimality import assess, optimality_tolerance
 from .problem import Batch, flat
@@ -81,7 +81,8 @@ class Side:
         violation: the largest of abs(h) and max(g, 0), (batch,).
         residual: of the optimality conditions, relative, as in ``node.solve(x).residual``; NaN where the problems are
             too large to tell, (batch,).
-        forward, backward: the shortest time of a call, in seconds.
+        forward: the shortest time of a call, in seconds.
+        backward: likewise.
     """
 
     name: str
@@ -111,7 +112,8 @@ class ComparisonReport:
     Attributes:
         solution: the difference of the solutions.
         gradients: the differences of the gradients by the position of the input; empty if the reference has none.
-        node, reference: what each of them returned, and took.
+        node: what the node returned, and took.
+        reference: what the other one did.
         v: the incoming gradient.
         tolerance: what ``agrees()`` allows: half of the digits that a solution has.
     """
@@ -253,6 +255,9 @@ def compare(
     if not callable(reference):
         raise TypeError(f"reference must be a layer or a function of the inputs, but is {type(reference).__name__}.")
     given = [x for x in xs if x is not None]
+    for i, x in enumerate(xs):
+        if x is not None:
+            check_tensor(f"input {i}", x)
     wanted = inputs_that_count(xs)  # type: ignore[arg-type]
     with ordinary_mode(tuple(given)) as plain, torch.enable_grad():
         tensors = iter(x.detach() for x in plain)
@@ -361,15 +366,8 @@ class _Judge:
 
 def _cotangent(v: Tensor | None, y: Tensor, dtype: torch.dtype) -> Tensor:
     if v is None:
-        v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    elif not isinstance(v, Tensor):
-        raise TypeError(f"v, the incoming gradient, must be a tensor, but is {type(v).__name__}.")
-    elif v.shape != y.shape:
-        raise ValueError(
-            f"v is the gradient of the loss with respect to the solution and must have its shape {tuple(y.shape)}, but "
-            f"has {tuple(v.shape)}."
-        )
-    return v.detach().to(device=y.device, dtype=dtype)
+        v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    return check_incoming(v, y.shape).to(device=y.device, dtype=dtype)
 
 
 def gradient_floor(v: Tensor, y: Tensor, x: Tensor | None) -> float:

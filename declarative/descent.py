@@ -16,7 +16,7 @@ from torch import Tensor
 from .derivatives import Linearisation
 from .gradients import RULES, Rule
 from .implicit import Call, Solved, _without_failures
-from .inputs import Inputs
+from .inputs import Inputs, check_incoming
 from .setting import LARGE, Setting
 from .solution import Status
 from .table import as_html, as_text
@@ -188,21 +188,14 @@ def analyse_call(inputs: Inputs, call: Call, solved: Solved, v: Tensor, wanted: 
     """Compare the rules for one call of a node."""
     if not inputs.size:
         raise ValueError("a batch of no problems cannot be analysed.")
-    if not isinstance(v, Tensor):
-        raise TypeError(f"v, the incoming gradient, must be a tensor, but is {type(v).__name__}.")
-    shape = solved.y.shape if inputs.batched else solved.y.shape[1:]
-    if v.shape != shape:
-        raise ValueError(
-            f"v is the gradient of the loss with respect to the solution and must have its shape {tuple(shape)}, but "
-            f"has {tuple(v.shape)}: node.descent(x, v), the inputs first."
-        )
+    v = check_incoming(v, solved.y.shape if inputs.batched else solved.y.shape[1:]).to(solved.y)
     good = solved.codes == Status.CONVERGED
     if not good.any():
         raise ValueError("none of the problems was solved: node.solve(x).status says why.")
     xs = tuple(x.detach() for x in inputs.xs)
     if not good.all():
         xs, solved = _without_failures(call, xs, solved, good)
-    return analyse(call.linearise(xs, solved), v.detach().reshape(inputs.size, -1).to(solved.y.dtype), wanted, good)
+    return analyse(call.linearise(xs, solved), v.reshape(inputs.size, -1), wanted, good)
 
 
 def analyse(point: Linearisation, v: Tensor, wanted: Sequence[int], solved: Tensor) -> DescentReport:

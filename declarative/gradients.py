@@ -26,6 +26,18 @@ class Rule(abc.ABC):
 
     ``v`` is the cotangent of the solution and ``w`` minus that of the multipliers (zero unless a loss uses them).
     Being symmetric, the same map serves reverse mode and forward mode.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, Rule
+        >>> class Halved(Rule):
+        ...     def solve(self, point, v, w):
+        ...         return v / 2, torch.zeros_like(w)
+        >>> sphere = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.square().sum() - 1,
+        ...                          solver=lambda x: torch.nn.functional.normalize(x), gradient=Halved())
+        >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+        >>> torch.autograd.grad(sphere(x)[0, 0], x)[0]  # -B'z with B = -2 I
+        tensor([[1., 0.]])
     """
 
     keeps_multipliers = True  # whether B is taken from the Lagrangian or, if not, from the objective alone

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 InDims = int | None | tuple[int | None, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Tensor]
 Start = OneStart | list[OneStart] | None
+
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,61 @@ def _check_tensors(xs: Sequence[Tensor]) -> None:
     if not xs:
         raise ValueError("a node needs at least one input: node(x).")
     for i, x in enumerate(xs):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"input {i} must be a tensor, but is {type(x).__name__}: torch.as_tensor makes one of it.")
-        if x.is_complex():
-            raise TypeError(f"input {i} is complex: pass its real and imaginary parts as two inputs.")
-        if x.layout != torch.strided:
-            raise TypeError(f"input {i} is sparse ({x.layout}): pass x.to_dense().")
-        if x.device != xs[0].device:
+        check_tensor(f"input {i}", x)
+    check_devices(xs)
+
+
+def check_tensor(name: str, x: object) -> None:
+    """Refuse what there is no arithmetic for.
+
+    Raises:
+        TypeError: it is not a tensor, or one of an unusual kind.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, but is {type(x).__name__}: torch.as_tensor makes one of it.")
+    if x.is_complex():
+        raise TypeError(f"{name} is complex: pass its real and imaginary parts as two inputs.")
+    if x.is_quantized:
+        raise TypeError(f"{name} is quantised ({x.dtype}): pass x.dequantize().")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} is sparse ({x.layout}): pass x.to_dense().")
+    if x.is_nested:
+        raise TypeError(f"{name} is a nested tensor: pad its parts to one shape, or call the node for each.")
+    if x.is_floating_point() and x.dtype not in FLOATING:
+        raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
+
+
+def check_devices(xs: Sequence[object]) -> None:
+    """Refuse tensors from several devices.
+
+    Raises:
+        ValueError: there are such.
+    """
+    places = {i: x.device for i, x in enumerate(xs) if isinstance(x, Tensor)}
+    for i, place in places.items():
+        first = next(iter(places))
+        if place != places[first]:
             raise ValueError(
-                f"all inputs must be on one device, but input 0 is on {xs[0].device} and input {i} on {x.device}."
+                f"all inputs must be on one device, but input {first} is on {places[first]} and input {i} on {place}."
             )
+
+
+def check_incoming(v: object, shape: torch.Size) -> Tensor:
+    """The incoming gradient of the solution, detached.
+
+    Raises:
+        TypeError: it is not a tensor, or of an unusual kind.
+        ValueError: it has another shape, or no values.
+    """
+    check_tensor("v, the incoming gradient,", v)
+    assert isinstance(v, Tensor)  # which was checked
+    if v.shape != shape:
+        raise ValueError(
+            f"v is the gradient of the loss with respect to the solution and must have its shape {tuple(shape)}, but "
+            f"has {tuple(v.shape)}: the inputs come first, v last."
+        )
+    refuse_without_values((v,))
+    return v.detach()
 
 
 def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
@@ -83,13 +131,33 @@ def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
     return dtype
 
 
+def without_values(xs: Sequence[object]) -> bool:
+    """Whether a tensor has a shape but no values: on the meta device, or in ``FakeTensorMode``."""
+    return any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in xs)
+
+
+def refuse_without_values(xs: Sequence[object]) -> None:
+    """A solver cannot do without values.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if without_values(xs):
+        raise ValueError(
+            "an input has a shape but no values (it is on the meta device, or fake): only node(x) works on such "
+            "tensors, and returns the shape of the solution. Move the inputs to a device that computes."
+        )
+
+
 @contextlib.contextmanager
 def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
     tensors = [x for x in xs if isinstance(x, Tensor)]
     device = tensors[0].device.type if tensors else "cpu"
     grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    with torch.inference_mode(False), torch.set_grad_enabled(grad), torch.autocast(device, enabled=False):
+    known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
+    digits = torch.autocast(device, enabled=False) if known else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), digits:
         yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
 
 
@@ -110,6 +178,23 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             engine._push_saved_tensors_default_hooks(*hook)
 
 
+def check_in_dims(in_dims: object) -> InDims:
+    """Refuse what cannot say where the batch is.
+
+    Raises:
+        TypeError: it is neither an int nor None, nor a sequence of these.
+    """
+    if in_dims is None or _whole(in_dims):
+        return in_dims  # type: ignore[return-value]
+    if isinstance(in_dims, Sequence) and not isinstance(in_dims, str) and all(d is None or _whole(d) for d in in_dims):
+        return tuple(in_dims)
+    raise TypeError(f"in_dims must be an int or None, for all inputs or one for each, but is {in_dims!r}.")
+
+
+def _whole(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool)
+
+
 def check_start(start: Start) -> Start:
     """Refuse what cannot be a start before anything is solved; numbers become shapes."""
     if isinstance(start, list) and start and not all(isinstance(one, int) for one in start):
@@ -118,10 +203,16 @@ def check_start(start: Start) -> Start:
 
 
 def _check_one_start(start: OneStart) -> OneStart:
-    if callable(start) or isinstance(start, Tensor):
+    if isinstance(start, Tensor):
+        check_tensor("start", start)
+        refuse_without_values((start,))
+        if not start.numel():
+            raise ValueError(f"start has shape {tuple(start.shape)}: u must have at least one entry.")
+        return start
+    if callable(start):
         return start
     shape: object = (start,) if isinstance(start, int) else start
-    if isinstance(shape, Sequence) and not isinstance(shape, str) and all(isinstance(n, int) and n >= 0 for n in shape):
+    if isinstance(shape, Sequence) and not isinstance(shape, str) and all(_whole(n) and 0 <= n < 2**31 for n in shape):
         if math.prod(shape) == 0:
             raise ValueError(f"start has shape {tuple(shape)}: u must have at least one entry.")
         return torch.Size(shape)
@@ -135,6 +226,8 @@ def warm_start(start: Tensor, inputs: Inputs) -> Tensor:  # (size, *shape)
     """A start that was passed with the call: a point for each problem, such as the last solution."""
     if not isinstance(start, Tensor):
         raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
+    check_tensor("start", start)
+    refuse_without_values((start,))
     start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
     if start.dim() == 0 or start.shape[0] != inputs.size:
         raise ValueError(

@@ -14,7 +14,18 @@ from .derivatives import Derivatives, SystemBuilder
 from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
 from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
-from .inputs import Inputs, Start, arrange, check_start, ordinary_mode, warm_start
+from .inputs import (
+    Inputs,
+    Start,
+    arrange,
+    check_in_dims,
+    check_start,
+    initial_points,
+    ordinary_mode,
+    refuse_without_values,
+    warm_start,
+    without_values,
+)
 from .problem import Function, Problem, transformed
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
@@ -85,17 +96,19 @@ class DeclarativeNode(nn.Module):
         for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
             if not callable(function) and (function is not None or name == "objective"):
                 raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
-        if on_failure not in ("raise", "mask"):
+        if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         self._spec = Spec(
             problem=Problem(objective, equality, inequality),
             solver=_as_solver(solver),
-            rule=as_rule(gradient),
+            rule=_as_rule(gradient),
             start=check_start(start),
-            in_dims=in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims),
+            in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
             system=system,
         )
+        if system is not None and not callable(system):
+            raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
         if self._spec.solver.needs_start and start is None:
             raise ValueError(
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
@@ -110,7 +123,7 @@ class DeclarativeNode(nn.Module):
     def with_gradient(self, gradient: str | Rule) -> DeclarativeNode:
         """The same node with another gradient rule."""
         other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
+        other._spec = dataclasses.replace(self._spec, rule=_as_rule(gradient))
         return other
 
     @_opaque
@@ -122,6 +135,8 @@ class DeclarativeNode(nn.Module):
             start: where to start this time, a point for each problem: usually the last solution of the same problems.
         """
         with ordinary_mode(xs) as xs:
+            if without_values(xs):
+                return self._outline(xs)
             inputs, _, solved = self._solve(xs, start)
             y = solved.y.to(inputs.dtype)
         return y if inputs.batched else y[0]
@@ -170,7 +185,16 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode((*xs, v)) as tensors, torch.no_grad():
             return analyse_call(*self._solve(tensors[:-1]), tensors[-1], wanted)
 
+    def _outline(self, xs: Sequence[Tensor]) -> Tensor:
+        """The output for inputs that have no values: its shape, and the way that gradients take."""
+        inputs = arrange(xs, self._spec.in_dims)
+        y = torch.empty_like(_shape_only(self._spec, inputs))
+        for x in inputs.xs:
+            y = y + 0 * x.sum() if x.is_floating_point() else y
+        return y.to(inputs.dtype) if inputs.batched else y[0].to(inputs.dtype)
+
     def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solved]:
+        refuse_without_values(xs)
         inputs = arrange(xs, self._spec.in_dims)
         warm = () if start is None else (warm_start(start, inputs),)
         call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs), bool(warm))
@@ -185,6 +209,11 @@ class DeclarativeNode(nn.Module):
         functions = {name: f for name in names if (f := getattr(spec.problem, name)) is not None}
         told = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
         return ", ".join([*told, f"solver={type(spec.solver).__name__}", f"gradient={type(spec.rule).__name__}"])
+
+
+def _as_rule(gradient: object) -> Rule:
+    """The rule of this name; what is neither a name nor a rule is refused like a wrong name, by how it looks."""
+    return as_rule(gradient if isinstance(gradient, str | Rule) else repr(gradient))
 
 
 def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
@@ -203,6 +232,21 @@ def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
     if callable(solver):
         return ClosedForm(solver)
     raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
+
+
+def _shape_only(spec: Spec, inputs: Inputs) -> Tensor:
+    """Something of the shape of the solutions, found without values."""
+    start = spec.start[0] if isinstance(spec.start, list) else spec.start
+    if start is not None:
+        return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
+    try:
+        y: Tensor = cast(ClosedForm, spec.solver).function(*inputs.xs)
+    except Exception as error:
+        raise ValueError(
+            "the closed form cannot be evaluated on inputs without values (on the meta device, or fake); tell the node "
+            "the shape of u with start=."
+        ) from error
+    return y if inputs.batched else y.unsqueeze(0)
 
 
 def _differentiable(xs: Sequence[Tensor]) -> bool:

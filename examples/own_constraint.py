@@ -4,8 +4,10 @@ A budget of 1 is spread over five projects. The return of each project saturates
 the square of the spread, and no more than half of the budget may go to the first two. A network learns, from examples
 of good allocations alone, how profitable each project is in a given situation.
 
-    python examples/own_constraint.py
+    python examples/own_constraint.py [steps]
 """
+
+import sys
 
 import torch
 from torch import nn
@@ -56,4 +58,4 @@ def main(steps: int = 61) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

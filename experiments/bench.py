@@ -1,145 +1,100 @@
 """Every speed claim as a ratio of two times that are measured in the same run, on one thread.
 
-The absolute times say more about the machine than about the library; the ratios are what is claimed. Nothing here can
-fail: a ratio that misses its target is marked in the table, and left for the reader to judge.
+The absolute times say more about the machine than about the library; the ratios are what is claimed. Both sides of a
+ratio must give the same gradient, and by how much they differ stands beside it. Nothing here can fail: a ratio that
+misses its target is marked, and a library to compare with that is not installed is skipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, fields, replace
+from html import escape
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+from declarative.table import as_html, as_text
 
-from declarative import DeclarativeNode
-from declarative.table import as_text
+from . import bench_nodes, bench_plots, bench_problems
+from .bench_peers import Peers
+from .bench_rows import Point, Row, Run, Study
+from .bench_timing import one_thread
+from .markup import uri
 
-from . import bench_problems
-from .bench_problems import seconds
-
-
-@dataclass(frozen=True)
-class Row:
-    """One claim: how many times as long ``b`` takes as ``a``."""
-
-    claim: str
-    a: str
-    a_ms: float
-    b: str
-    b_ms: float
-    ratio: float
-    target: str
-    met: bool
+HEAD = ["claim", "ours", "takes", "other", "takes", "unit", "ratio", "of", "target", "met", "difference", "note"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command line."""
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose claim contains it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print a table, and write it to ``bench/bench.csv``."""
-    torch.set_num_threads(1)
+    """Measure, print a table, and leave tables, plots and a piece of the report in ``bench``."""
+    plan = Run(args.only, 0.0, 1) if args.quick else Run(args.only)
     rows = []
-    for row in measure(args.quick):
-        print(f"{row.claim}: {row.ratio:.1f}", flush=True)
-        rows.append(row)
-    head = ["claim", "", "ms", "", "ms", "ratio", "target", ""]
-    cells = [
-        [r.claim, r.a, f"{r.a_ms:.1f}", r.b, f"{r.b_ms:.1f}", f"{r.ratio:.1f}", r.target, "" if r.met else "MISSED"]
-        for r in rows
-    ]
-    print(as_text(head, cells))
+    with warnings.catch_warnings(), one_thread(), Peers() as peers:
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the peers, for their authors
+        for row in (row for study in studies(args.quick, peers) for row in study.rows(plan)):
+            rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims
+            print(f"{row.claim}: {row.ratio:.3g} {rows[-1].met}".rstrip(), flush=True)
+    if not rows:
+        raise ValueError(f"no claim contains {args.only!r}.")
+    print(as_text(HEAD, [cells(row) for row in rows]))
     out = args.out / "bench"
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / "bench.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([field.name for field in fields(Row)])
-        writer.writerows([getattr(row, field.name) for field in fields(Row)] for row in rows)
-    print(f"written to {out / 'bench.csv'}")
+    write_csv(out / "bench.csv", Row, rows)
+    write_csv(out / "growth.csv", Point, plan.points)
+    plots = bench_plots.draw(out, plan.points)
+    (out / "bench.html").write_text(piece(rows, plots), encoding="utf-8")
+    print(f"{summary(rows)} Written to {out}.")
     return 0
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    """All rows, one after the other."""
-    yield newton_against_scipy(16 if quick else 256)
-    yield reused_factorisation(*(4, 10, 2) if quick else (64, 100, 20))
-    for m in (50,) if quick else (300, 1000):
-        (found,) = bench_problems.transport_backward((m,), (10.0,))
-        yield _row(
-            f"transport {m} x {m}, exact gradient",
-            ("forward", float(found["forward"])),
-            ("forward and backward", float(found["exact"])),
-            at_most=4.0,
-        )
-    for found in bench_problems.eigenvector_backward(20 if quick else 200, ks=(1,)):
-        yield _row(
-            f"largest eigenvector of {found['m']} x {found['m']}, backward",
-            ("ours", float(found["ours"])),
-            ("autograd through eigh", float(found["autograd"])),
-            at_least=5.0,
-        )
+def studies(quick: bool, peers: Peers) -> Iterator[Study]:
+    """All of them, one after the other."""
+    yield from bench_nodes.studies(quick, peers)
+    yield from bench_problems.studies(quick)
 
 
-def newton_against_scipy(batch: int, m: int = 20, p: int = 5) -> Row:
-    """A batch of nonlinear problems with nonlinear equality constraints."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(p, m, generator=generator, dtype=torch.float64) / m**0.5
-    x = torch.randn(batch, m, generator=generator, dtype=torch.float64)
-
-    def objective(x: Tensor, u: Tensor) -> Tensor:
-        return (u - x).square().sum() / 2 + u.pow(4).sum() / 10 + 0.3 * (u[1:] * u[:-1]).sin().sum()
-
-    def equality(x: Tensor, u: Tensor) -> Tensor:
-        return weights @ u + 0.2 * (weights.flip(0) @ u).square() - 0.3 + 0.05 * x[:p]
-
-    nodes = {name: DeclarativeNode(objective, equality, solver=name, start=m) for name in ("newton", "scipy")}
-    return _row(
-        f"{batch} problems, m = {m}, p = {p}, nonlinear",
-        ("Newton", seconds(lambda: nodes["newton"](x), 5)),
-        ("SciPy", seconds(lambda: nodes["scipy"](x), 1, warm=False)),
-        at_least=50.0,
-    )
+def cells(row: Row) -> list[str]:
+    """A row for a reader."""
+    ours, other = (f"{value:.3g}" for value in (row.ours_value, row.other_value))
+    close = "" if row.difference != row.difference else f"{row.difference:.0e}"
+    ratio = "" if row.ratio != row.ratio else f"{row.ratio:.3g}"
+    return [
+        row.claim, row.ours, ours, row.other, other, row.unit, ratio, row.of, row.target, row.met, close, row.note,
+    ]  # fmt: skip
 
 
-def reused_factorisation(batch: int, m: int, p: int) -> Row:
-    """The backward pass with the factorisation that the solver has left, and with an assembled matrix."""
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(m, m, generator=generator, dtype=torch.float64) / m**0.5
-    matrix, rows = root @ root.T + torch.eye(m, dtype=torch.float64), torch.randn(p, m, generator=generator).double()
-    x = torch.randn(batch, m, generator=generator, dtype=torch.float64).requires_grad_()
-    node = DeclarativeNode(
-        lambda x, u: u @ matrix @ u / 2 - x @ u + u.pow(4).sum() / 100,
-        lambda _, u: rows @ u - 1,
-        solver="newton",
-        start=m,
-    )
-    solution = node(x).detach()
-    v = torch.ones_like(solution)
-    assembled = DeclarativeNode(
-        node._spec.problem.objective, node._spec.problem.equality, solver=lambda _: solution, start=m
-    )
-    ys = [node(x), assembled(x)]
-    times = [seconds(lambda y=y: torch.autograd.grad(y, x, v, retain_graph=True), 5) for y in ys]
-    return _row(
-        f"backward pass, batch {batch}, m = {m}, p = {p}",
-        ("solver's factorisation", times[0]),
-        ("assembled and factored anew", times[1]),
-        at_least=2.0,
-    )
+def summary(rows: Sequence[Row]) -> str:
+    """How many targets are met."""
+    words = [row.met for row in rows if row.target]
+    skipped = sum(row.note.startswith("skipped") for row in rows)
+    told = f", {skipped} row(s) skipped for a missing library" if skipped else ""
+    return f"{words.count('yes')} of {len(words)} targets met, {words.count('MISSED')} missed{told}."
 
 
-def _row(
-    claim: str,
-    a: tuple[str, float],
-    b: tuple[str, float],
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> Row:
-    ratio = b[1] / a[1]
-    met = (at_least is None or ratio >= at_least) and (at_most is None or ratio <= at_most)
-    target = f"at least {at_least:g}" if at_least is not None else f"at most {at_most:g}"
-    return Row(claim, a[0], 1e3 * a[1], b[0], 1e3 * b[1], ratio, target, met)
+def write_csv(path: Path, kind: type[Any], items: Sequence[Any]) -> None:
+    """The items, one per line, under the names of their fields."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(kind)])
+        writer.writerows(astuple(item) for item in items)
+
+
+def piece(rows: Sequence[Row], plots: Sequence[Path]) -> str:
+    """A piece of the report."""
+    missed = [row.claim for row in rows if row.met == "MISSED"]
+    told = f"<p>Missed: {escape('; '.join(missed))}.</p>" if missed else ""
+    pictures = "".join(f'<img class="plain" alt="{path.stem}" src="{uri(path.read_bytes())}">' for path in plots)
+    return f"""<p>{summary(rows)} Each row compares two ways to compute the same gradient, in turns in one run, on one
+thread, in float64; <i>difference</i> is that of the two gradients. The ratio is either how many times as long the other
+way takes (other / ours) or what share of its time ours does (ours / other).</p>
+{told}
+<div class="figures">{pictures}</div>
+<details><summary>All ratios</summary>{as_html(HEAD, [cells(row) for row in rows])}</details>"""

@@ -12,13 +12,19 @@ from types import ModuleType
 
 import torch
 
-from . import report, store, theory
+from . import applications, report, store, theory
 from .panels import PANELS, find_panels
 from .rules import NAMES
 from .run import Plan, RefusalError, run_panels
 from .training import Settings
 
-OPTIONAL = {"compare": "check the layers against independent ones", "bench": "measure the speed"}
+OPTIONAL = {
+    "sorting": "learn to sort handwritten digits with every gradient rule",
+    "decision": "learn to allocate treatment, through the decision or in two stages",
+    "compare": "check the layers against independent ones",
+    "bench": "measure the speed",
+    "distributed": "train on two processes, and compare the gradients with those of one",
+}
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -54,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument("--out", type=Path, default=Path("results"), help="directory of the results (%(default)s)")
         return sub
 
-    add("list", "the panels, and which are finished").set_defaults(command=list_panels)
+    add("list", "panels and applications, and which are finished").set_defaults(command=list_panels)
     _add_run(add("run", "train the panels with every gradient rule"))
     sub = add("theory", "the paper's propositions against simulation")
     theory.add_arguments(sub)
@@ -66,10 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def list_panels(args: argparse.Namespace) -> int:
-    """Print the panels."""
+    """Print the panels and the applications."""
     for name, panel in PANELS.items():
         done = [dtype for dtype in store.DTYPES if store.settings_of(args.out, dtype, name)]
         print(f"{name:<18} {panel.title}{' - finished in ' + ' and '.join(done) if done else ''}")
+    for name, title in applications.TITLES.items():
+        print(f"{name:<18} {title}{' - finished' if applications.load(args.out, name) else ''}")
     return 0
 
 

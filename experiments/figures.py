@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +49,30 @@ DARK = Theme("#17191c", "#e6e6e6", "#3a3d42")
 
 def render(curves: Curves, kind: str, theme: Theme = LIGHT, dpi: int = 150) -> bytes:
     """The figure as the content of a ``png`` or ``svg`` file; the same curves give the same file."""
+
+    def draw(figure: Figure) -> None:
+        figure.suptitle(PANELS[curves.panel].title, fontsize=11)
+        above, below = figure.subplots(2, 1, sharex=True)
+        _draw_losses(above, curves)
+        _draw_cosines(below, curves, theme)
+        for ax in (above, below):
+            plain(ax, theme)
+
+    return on_canvas(draw, (5.4, 6.0), kind, theme, dpi, salt=curves.panel)
+
+
+def on_canvas(
+    draw: Callable[[Figure], None],
+    size: tuple[float, float],
+    kind: str,
+    theme: Theme = LIGHT,
+    dpi: int = 150,
+    salt: str = "",
+) -> bytes:
+    """What is drawn into a figure of this size, as the content of a file; the same drawing gives the same file."""
     options: Any = {
         "font.size": 11,
-        "svg.hashsalt": curves.panel,
+        "svg.hashsalt": salt,
         "axes.edgecolor": theme.ink,
         "text.color": theme.ink,
         "axes.labelcolor": theme.ink,
@@ -58,19 +80,19 @@ def render(curves: Curves, kind: str, theme: Theme = LIGHT, dpi: int = 150) -> b
         "ytick.color": theme.ink,
     }
     with mpl.rc_context(options):
-        figure = Figure(figsize=(5.4, 6.0), layout="constrained", facecolor=theme.paper)
+        figure = Figure(figsize=size, layout="constrained", facecolor=theme.paper)
         FigureCanvasAgg(figure)  # no pyplot: nothing global, no display
-        figure.suptitle(PANELS[curves.panel].title, fontsize=11)
-        above, below = figure.subplots(2, 1, sharex=True)
-        _draw_losses(above, curves)
-        _draw_cosines(below, curves, theme)
-        for ax in (above, below):
-            ax.set_facecolor(theme.paper)
-            ax.grid(color=theme.grid, linewidth=0.6)
-            ax.spines[["top", "right"]].set_visible(False)
+        draw(figure)
         file = io.BytesIO()
         figure.savefig(file, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {"Software": None})
     return file.getvalue()
+
+
+def plain(ax: Any, theme: Theme) -> None:
+    """Axes with a light grid and no frame."""
+    ax.set_facecolor(theme.paper)
+    ax.grid(color=theme.grid, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_losses(ax: Any, curves: Curves) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -59,11 +59,17 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def picture(name: str, label: str, curves: Curves) -> str:
     """The figure of a panel, drawn for bright and for dark pages."""
-    light, dark = (uri(_pack(figures.render(curves, "png", theme, DPI))) for theme in (figures.LIGHT, figures.DARK))
+    alt = f"Learning curves and cosines of {name} in {label}"
+    return themed(alt, label, lambda theme: figures.render(curves, "png", theme, DPI))
+
+
+def themed(alt: str, caption: str, draw: Callable[[figures.Theme], bytes]) -> str:
+    """A figure with a caption, drawn as PNG for bright and for dark pages."""
+    light, dark = (uri(_pack(draw(theme))) for theme in (figures.LIGHT, figures.DARK))
     return (
         f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="Learning curves and cosines of {name} in {label}" src="{light}"></picture>'
-        f"<figcaption>{label}</figcaption></figure>"
+        f'<img alt="{escape(alt)}" src="{light}"></picture>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 

@@ -27,6 +27,7 @@ pre { background: var(--tint); padding: .8rem 1rem; border-radius: .4rem; overfl
 nav { display: flex; flex-wrap: wrap; gap: .3rem .9rem; font-size: .92rem; margin: .8rem 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 .figures > :only-child { max-width: 40rem; }
+.wide { display: grid; gap: 1rem; max-width: 56rem; margin: 1.2rem 0; }
 figure { margin: 0; }
 figcaption { text-align: center; color: var(--soft); font-size: .9rem; }
 img { display: block; width: 100%; height: auto; border-radius: .4rem; }

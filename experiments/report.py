@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from . import figures, store
+from . import applications, decision_report, figures, sorting_report, store
 from .claims import Verdict, judge_all
 from .markup import badge, csv_table, mark, picture, read, scrolling, table, uri
 from .page import page
@@ -27,10 +27,10 @@ def write(out: Path) -> Path:
     """Write ``index.html`` from what is in the directory, and return where it is.
 
     Raises:
-        ValueError: no panel is finished there.
+        ValueError: neither a panel nor an application is finished there.
     """
     double, single = (store.load(out, dtype) for dtype in store.DTYPES)
-    if not double and not single:
+    if not double and not single and not any(applications.load(out, name) for name in applications.TITLES):
         raise ValueError(f"there are no results in {out} yet: python -m experiments run all --out {out}")
     store.write_tables(out)
     place = out / "index.html"
@@ -49,6 +49,7 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
         _overview(verdicts),
         *(_panel(name, double.get(name), single.get(name), verdicts) for name in panels),
         _precision(bool(single)),
+        *_applications(out),
         *_theory(out / "theory"),
         *_other_tables(out),
         _reproduce(double | {f"float32/{name}": one for name, one in single.items()}),
@@ -175,6 +176,19 @@ def _theory(place: Path) -> list[str]:
     ]
 
 
+def _applications(out: Path) -> list[str]:
+    """What came of them, or how to find out."""
+    sections = []
+    for name, build_section in (("sorting", sorting_report.section), ("decision", decision_report.section)):
+        record = applications.load(out, name)
+        missing = (
+            f'<section id="{name}"><h2>{applications.TITLES[name]} <code>{name}</code></h2>'
+            f"<p>Not run yet: <code>python -m experiments {name}</code>.</p></section>"
+        )
+        sections.append(missing if record is None else build_section(record))
+    return sections
+
+
 def _other_tables(out: Path) -> list[str]:
     """What other commands left: a piece of a page or, without one, tables."""
     sections = []
@@ -211,8 +225,11 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 <h2>How to reproduce</h2>
 <pre>python -m experiments run all
 python -m experiments run all --dtype float32
+python -m experiments sorting
+python -m experiments decision
 python -m experiments theory
 python -m experiments compare
+python -m experiments bench
 python -m experiments report</pre>
 <p>The same seed gives the same curves, bit for bit, on the same machine. All rules and repeats of a panel train at
 once: <i>per rule</i> is the time of the panel divided by the number of its rules.</p>

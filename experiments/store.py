@@ -78,7 +78,7 @@ def save(out: Path, settings: Settings, outcome: Outcome) -> None:
     for kind in ("png", "svg"):
         write(place / f"figure.{kind}", figures.render(curves, kind))
     if outcome.probes:
-        write(place / "probes.csv", _table(PROBES, _probe_rows(outcome)))
+        write(place / "probes.csv", csv_text(PROBES, _probe_rows(outcome)))
     finished = Finished(
         curves,
         dataclasses.asdict(settings),
@@ -121,7 +121,7 @@ def write_tables(out: Path) -> None:
         records = {name: record for name in PANELS if (record := _record(directory(out, dtype, name))) is not None}
         if records:
             rows = [row for record in records.values() for row in record["summary"]]
-            write(directory(out, dtype, "summary.csv"), _table(SUMMARY, rows))
+            write(directory(out, dtype, "summary.csv"), csv_text(SUMMARY, rows))
             panels[dtype] = {
                 name: {key: record[key] for key in ("settings", "seconds", "finished", "machine")}
                 for name, record in records.items()
@@ -170,7 +170,8 @@ def _probe_rows(outcome: Outcome) -> list[tuple[Any, ...]]:
     return [(repeat, *dataclasses.astuple(probe)) for repeat, history in enumerate(outcome.probes) for probe in history]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table as the content of a CSV file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([head, *rows])

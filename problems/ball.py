@@ -69,7 +69,7 @@ class BallProjection(Layer):
         on_failure: Literal["raise", "mask"] = "raise",
     ) -> None:
         require_positive(radius=radius)
-        if norm not in (2, math.inf):
+        if not isinstance(norm, int | float) or norm not in (2, math.inf):
             raise ValueError(f"norm must be 2 or math.inf, but is {norm!r}.")
         round_one = norm == 2
         super().__init__(

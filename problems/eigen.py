@@ -152,7 +152,7 @@ class Eigh(Solver):
 
 
 def _symmetric(X: Tensor) -> Tensor:
-    return (X + X.mT) / 2
+    return X / 2 + X.mT / 2  # halved first: the sum of two large numbers is not finite
 
 
 def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
@@ -168,7 +168,9 @@ def _system(point: Linearisation, kind: Kind, chosen: Callable[[int], slice]) ->
     extra = point.extra
     if extra is None or extra.shape[1:] != (m + 1, m):
         # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix does.
-        extra = torch.cat([torch.eye(m), torch.arange(m).unsqueeze(0)]).to(X).expand(point.batch.size, m + 1, m)
+        order = torch.arange(m, dtype=X.dtype, device=X.device)
+        extra = torch.cat([torch.diag_embed(torch.ones_like(order)), order.unsqueeze(0)])
+        extra = extra.expand(point.batch.size, m + 1, m)
     vectors, values = extra[:, :m], extra[:, m]
     if kind == "objective":
         return CostSystem(X, vectors, values)

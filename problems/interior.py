@@ -10,12 +10,16 @@ the rest of the digits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from declarative.linear import Solve, factorise_dense
+from declarative.linear import factorise_dense
+
+from .systems import Left, Reduction, times
 
 PATIENCE = 4  # iterations that need not bring progress
 
@@ -31,20 +35,35 @@ class Program:
     G: Tensor  # (batch, n, m)
     h: Tensor  # (batch, n)
 
+    @property
+    def size(self) -> int:
+        """How many constraints there are."""
+        return self.b.shape[-1] + self.h.shape[-1]
+
     def select(self, rows: Tensor) -> Program:
         """The programs at these positions."""
         return Program(*(x[rows] for x in (self.Q, self.q, self.A, self.b, self.G, self.h)))
 
-    def normalised(self) -> tuple[Program, Tensor, Tensor]:
+    def normalised(self, *, with_q: bool = True) -> Normalised:
         """The same programs with an objective of size 1 and rows of length 1, so that units do not matter.
 
-        Also the factors that turn multipliers y and l of these into those of the given programs.
+        Q itself is overwritten (it is large, and to get new memory takes longer than the division) or left as it is.
         """
-        size = _or_one(torch.maximum(self.Q.abs().amax((-2, -1)), self.q.abs().amax(-1))).unsqueeze(-1)
+        size = torch.stack([self.Q.amax((-2, -1)), -self.Q.amin((-2, -1)), self.q.abs().amax(-1)]).amax(0)
+        size = _or_one(size).unsqueeze(-1)
         of_A, of_G = (_or_one(torch.linalg.vector_norm(rows, dim=-1)) for rows in (self.A, self.G))
-        objective = self.Q / size.unsqueeze(-1), self.q / size
+        objective = self.Q.div_(size.unsqueeze(-1)) if with_q else self.Q, self.q / size
         rows = self.A / of_A.unsqueeze(-1), self.b / of_A, self.G / of_G.unsqueeze(-1), self.h / of_G
-        return Program(*objective, *rows), size / of_A, size / of_G
+        return Normalised(Program(*objective, *rows), size, size / of_A, size / of_G)
+
+
+class Normalised(NamedTuple):
+    """Programs with an objective of size 1 and rows of length 1."""
+
+    program: Program
+    size: Tensor  # of the objective, (batch, 1)
+    of_y: Tensor  # by which to multiply y to have that of the given programs, (batch, p)
+    of_l: Tensor  # and l, (batch, n)
 
 
 @dataclass(frozen=True)
@@ -89,47 +108,60 @@ def _or_one(size: Tensor) -> Tensor:
     return torch.where(size > 0, size, 1.0)
 
 
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrix-vector products."""
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Left]:
+    """u and the multipliers of [A; G], with the active rows (batch, p + n) as equations and without the others.
+
+    Also the factorisation by which most of them, or all, were computed.
+    """
+    rows, level = torch.cat([program.A, program.G], -2), torch.cat([program.b, program.h], -1)
+    left = Left.of(program.Q, rows, active, reduction)
+    u, s = left.solve_system(-program.q, level)
+    rest = (~left.sound).nonzero().flatten()
+    if len(rest):
+        solve = factorise_dense(program.Q[rest], rows[rest], active[rest], None)
+        u[rest], s[rest] = solve(-program.q[rest], level[rest])
+    return u, s, left
 
 
-def solve_equality(program: Program, active: Tensor) -> tuple[Tensor, Tensor]:  # active: (batch, p + n)
-    """u and the multipliers of [A; G], with the active rows as equations and without the others."""
-    rows = torch.cat([program.A, program.G], -2)
-    solve = factorise_dense(program.Q, rows, active, None)
-    return solve(-program.q, torch.cat([program.b, program.h], -1))
+def solve_program(program: Program, limit: int) -> tuple[Point, Tensor, Left | None]:
+    """A point and the iterations of every program; each stops when it is solved, makes no progress or diverges.
 
-
-def solve_program(program: Program, limit: int) -> tuple[Point, Tensor]:
-    """A point and the iterations of every program; each stops when it is solved, makes no progress or diverges."""
-    point = best = _first_point(program)
-    lowest = residual(program, point)
-    iterations, idle = torch.zeros_like(lowest, dtype=torch.int64), torch.zeros_like(lowest, dtype=torch.int64)
-    rows = torch.arange(len(lowest), device=lowest.device)
+    Also the factorisation with the active constraints, if it was good for all.
+    """
+    rows, (k, m) = torch.arange(len(program.q), device=program.q.device), (program.size, program.q.shape[-1])
+    whole = Reduction.of(program.Q, torch.cat([program.A, program.G], -2))
+    point = best = _first_point(program, whole)
+    part, reduction = program, whole if k <= 2 * m else None
+    right = residuals(program, point)
+    lowest = residual(program, point, right)
+    iterations, idle = torch.zeros_like(rows), torch.zeros_like(rows)
     goal = torch.finfo(program.Q.dtype).eps ** 0.6  # the active set is clear by then
+    sound = torch.ones_like(rows, dtype=torch.bool)
     for _ in range(limit):
-        rows = rows[(lowest[rows] > goal) & (idle[rows] < PATIENCE)]
+        keep = sound & (lowest[rows] > goal) & (idle[rows] < PATIENCE)
+        if not keep.all():
+            rows, part, point, right = rows[keep], part.select(keep), point.select(keep), right.select(keep)
+            reduction = None if reduction is None else reduction.take(keep)
         if not len(rows):
             break
-        part, here = program.select(rows), point.select(rows)
-        here = here.moved(*_step(part, here))
-        rows, here = rows[here.sound()], here.select(here.sound())
-        point = point.put(rows, here)
-        now = residual(program.select(rows), here)
-        better = now < lowest[rows]
-        best = best.put(rows[better], here.select(better))
+        point = point.moved(*_step(part, point, right, reduction))
+        right, sound = residuals(part, point), point.sound()
+        now = residual(part, point, right)
+        better = sound & (now < lowest[rows])
+        best = best.put(rows[better], point.select(better))
         idle[rows] = torch.where(better, 0, idle[rows] + 1)
-        lowest[rows] = torch.minimum(now, lowest[rows])
-        iterations[rows] += 1
-    return _finish(program, best, lowest), iterations
+        lowest[rows] = torch.where(better, now, lowest[rows])
+        iterations[rows] += sound
+    point, left = _finish(program, best, lowest, whole)
+    return point, iterations, left
 
 
-def _first_point(program: Program) -> Point:
+def _first_point(program: Program, reduction: Reduction) -> Point:
     """The minimiser without inequalities, the slacks that it leaves, and both kept away from zero."""
     count = program.h.shape[-1]
     none = torch.zeros_like(program.h, dtype=torch.bool)
-    u, s = solve_equality(program, torch.cat([torch.ones_like(program.b, dtype=torch.bool), none], -1))
+    active = torch.cat([torch.ones_like(program.b, dtype=torch.bool), none], -1)
+    u, s, _ = solve_equality(program, active, reduction)
     slack = program.h - times(program.G, u)
     if not count:
         return Point(u, s, slack, slack.clone())
@@ -138,21 +170,37 @@ def _first_point(program: Program) -> Point:
     return Point(u, s[:, : program.b.shape[-1]], slope.expand_as(slack), torch.maximum(slack, 0.1 * scale))
 
 
-def residuals(program: Program, point: Point) -> tuple[Tensor, Tensor, Tensor]:
-    """Of stationarity, equalities and inequalities."""
-    dual = times(program.Q, point.u) + program.q + times(program.A.mT, point.y) + times(program.G.mT, point.l)
-    return dual, times(program.A, point.u) - program.b, times(program.G, point.u) + point.w - program.h
+@dataclass(frozen=True)
+class Residuals:
+    """Of stationarity, equalities and inequalities; and Q u, which is a part of the first."""
+
+    dual: Tensor
+    equal: Tensor
+    unequal: Tensor
+    curve: Tensor
+
+    def select(self, rows: Tensor) -> Residuals:
+        """Those of the programs at these positions."""
+        return Residuals(self.dual[rows], self.equal[rows], self.unequal[rows], self.curve[rows])
 
 
-def residual(program: Program, point: Point) -> Tensor:  # (batch,)
+def residuals(program: Program, point: Point, curve: Tensor | None = None) -> Residuals:
+    """What is left of the optimality conditions but complementarity; ``curve`` is Q u, if it is known."""
+    curve = times(program.Q, point.u) if curve is None else curve
+    dual = curve + program.q + times(program.A.mT, point.y) + times(program.G.mT, point.l)
+    equal, unequal = times(program.A, point.u) - program.b, times(program.G, point.u) + point.w - program.h
+    return Residuals(dual, equal, unequal, curve)
+
+
+def residual(program: Program, point: Point, right: Residuals | None = None) -> Tensor:  # (batch,)
     """The largest violation of the optimality conditions, relative to the sizes of the numbers in them."""
-    dual, equal, unequal = residuals(program, point)
-    force = _size(program.q, times(program.Q, point.u), point.l.abs() * program.G.abs().amax(-1))
+    right = residuals(program, point) if right is None else right
+    force = _size(program.q, right.curve, point.l.abs() * program.G.abs().amax(-1))
     place = _size(program.b, program.h, point.u)
     gap = point.w * point.l
     parts = (
-        (_size(dual, floor=0.0), force),
-        (_size(equal, unequal, floor=0.0), place),
+        (_size(right.dual, floor=0.0), force),
+        (_size(right.equal, right.unequal, floor=0.0), place),
         (_size(gap, floor=0.0), force * place),
     )
     return torch.stack([part / size for part, size in parts]).amax(0).nan_to_num(nan=torch.inf)
@@ -160,40 +208,64 @@ def residual(program: Program, point: Point) -> Tensor:  # (batch,)
 
 def _size(*rows: Tensor, floor: float = 1.0) -> Tensor:
     least = rows[0].new_full((len(rows[0]), 1), floor)
-    return torch.cat([least, *(row.abs() for row in rows)], -1).amax(-1)
+    return torch.cat([least, *rows], -1).abs_().amax(-1)
 
 
-def _step(program: Program, point: Point) -> tuple[Point, Tensor]:
+def _step(program: Program, point: Point, right: Residuals, reduction: Reduction | None) -> tuple[Point, Tensor]:
     """Mehrotra's direction, and how far along it slacks and multipliers stay positive."""
-    right = residuals(program, point)
     product = point.w * point.l
-    solve = _factorise(program, point)
-    predictor = _direction(program, point, right, product, solve)
+    direction = _directions(program, point, right, reduction)
+    predictor = direction(product)
     if not product.shape[-1]:
         return predictor, torch.ones_like(point.u[:, 0])
     mu = product.mean(-1, keepdim=True)
-    ahead = point.moved(predictor, _longest(point, predictor, 1.0))
-    centring = ((ahead.w * ahead.l).mean(-1, keepdim=True) / mu) ** 3
-    target = product + predictor.w * predictor.l - centring * mu
-    step = _direction(program, point, right, target, solve)
+    length = _longest(point, predictor, 1.0).unsqueeze(-1)
+    ahead = torch.addcmul(point.w, length, predictor.w) * torch.addcmul(point.l, length, predictor.l)
+    centring = (ahead.mean(-1, keepdim=True) / mu) ** 3
+    step = direction(product + predictor.w * predictor.l - centring * mu)
     return step, _longest(point, step, 0.995)
 
 
-def _factorise(program: Program, point: Point) -> Solve:
-    """With the slacks and their multipliers eliminated, H = Q + G' diag(l / w) G."""
+Direction = Callable[[Tensor], Point]
+
+
+def _directions(program: Program, point: Point, right: Residuals, reduction: Reduction | None) -> Direction:
+    """The solution, as a function of the products that are to vanish, of
+
+        Q du + A' dy + G' dl = -dual,   A du = -equal,   G du + dw = -unequal,   l dw + w dl = -product,
+
+    with u eliminated where Q allows it, and slacks and their multipliers elsewhere.
+    """
+    if reduction is None:
+        return _primal_directions(program, point, right)
+    p, ratio = program.b.shape[-1], point.w / point.l
+    solve, good = reduction.factorise(torch.cat([torch.zeros_like(program.b), ratio], -1))
+    rest = (~good).nonzero().flatten()
+    fallback = None
+    if len(rest):
+        fallback = _primal_directions(program.select(rest), point.select(rest), right.select(rest))
+
+    def direction(product: Tensor) -> Point:
+        du, s = solve(-right.dual, torch.cat([-right.equal, product / point.l - right.unequal], -1))
+        step = Point(du, s[:, :p], s[:, p:], -right.unequal - times(program.G, du))
+        return step if fallback is None else step.put(rest, fallback(product[rest]))
+
+    return direction
+
+
+def _primal_directions(program: Program, point: Point, right: Residuals) -> Direction:
+    """With H = Q + G' diag(l / w) G."""
     weights = (point.l / point.w).unsqueeze(-1)
     hessian = program.Q + program.G.mT @ (weights * program.G)
-    active = torch.ones_like(program.b, dtype=torch.bool)
-    return factorise_dense(hessian, program.A, active, None)
+    solve = factorise_dense(hessian, program.A, torch.ones_like(program.b, dtype=torch.bool), None)
 
+    def direction(product: Tensor) -> Point:
+        force = (point.l * right.unequal - product) / point.w  # dl = force + (l / w) G du
+        du, dy = solve(-right.dual - times(program.G.mT, force), -right.equal)
+        dw = -right.unequal - times(program.G, du)
+        return Point(du, dy, -(product + point.l * dw) / point.w, dw)
 
-def _direction(program: Program, point: Point, right: tuple[Tensor, ...], product: Tensor, solve: Solve) -> Point:
-    """From Q du + A' dy + G' dl = -dual, A du = -equal, G du + dw = -unequal, l dw + w dl = -product."""
-    dual, equal, unequal = right
-    force = (point.l * unequal - product) / point.w  # dl = force + (l / w) G du
-    du, dy = solve(-dual - times(program.G.mT, force), -equal)
-    dw = -unequal - times(program.G, du)
-    return Point(du, dy, -(product + point.l * dw) / point.w, dw)
+    return direction
 
 
 def _longest(point: Point, step: Point, fraction: float) -> Tensor:
@@ -202,17 +274,21 @@ def _longest(point: Point, step: Point, fraction: float) -> Tensor:
     return (fraction * torch.cat(ratios, -1).amin(-1)).clamp(max=1.0)
 
 
-def _finish(program: Program, point: Point, lowest: Tensor) -> Point:
-    """Solve the optimality conditions with the constraints that are active, and take the result where it is better."""
-    p = program.b.shape[-1]
+def _finish(program: Program, point: Point, lowest: Tensor, reduction: Reduction) -> tuple[Point, Left | None]:
+    """Solve the optimality conditions with the constraints that are active, and take the result where it is better.
+
+    Also the factorisation, if it was good for all.
+    """
+    p, before = program.b.shape[-1], None
     for _ in range(3):  # the second time from a better point: a multiplier of the wrong sign drops out
         held = point.l > point.w
-        active = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1)
-        u, s = solve_equality(program, active)
+        if before is not None and torch.equal(held, before):
+            break
+        active, before = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1), held
+        u, s, left = solve_equality(program, active, reduction)
         slack = torch.where(held, 0.0, program.h - times(program.G, u))
-        exact = Point(u, s[:, :p], torch.where(held, s[:, p:], 0.0), slack)
-        clipped = Point(exact.u, exact.y, exact.l.clamp(min=0.0), exact.w.clamp(min=0.0))
+        clipped = Point(u, s[:, :p], torch.where(held, s[:, p:], 0.0).clamp(min=0.0), slack.clamp(min=0.0))
         now = residual(program, clipped)
         better = now < lowest
         point, lowest = clipped.where(better, point), torch.where(better, now, lowest)
-    return point
+    return point, left if left.sound.all() else None

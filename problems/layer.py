@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, Solver
+from declarative.inputs import check_devices, check_tensor, refuse_without_values
 from declarative.problem import Function
 
 Inputs = tuple[Tensor, ...]
@@ -23,6 +24,18 @@ class Layer(DeclarativeNode):
 
     Everything that a node can do (``solve``, ``derivatives``, ``with_gradient``, ...) a ready-made layer can do too. A
     subclass consists of its statement and of :meth:`prepare`; it has no state but its configuration.
+
+    Example:
+        >>> import torch
+        >>> from problems import Layer
+        >>> class Mean(Layer):
+        ...     "The mean, as the number with the least sum of squared distances."
+        ...     def __init__(self, **options):
+        ...         super().__init__(lambda x, u: (u - x).square().sum(), start=(), **options,
+        ...                          solver=lambda x: x.mean(-1))
+        >>> mean, x = Mean(), torch.tensor([[1.0, 2.0, 6.0]])
+        >>> mean(x), mean.generic()(x)
+        (tensor([3.]), tensor([3.]))
     """
 
     generic_solver: str | Solver | None = None  # None: what a node without a solver uses
@@ -55,8 +68,29 @@ class Layer(DeclarativeNode):
         """How it is solved and differentiated, for ``print(layer)``."""
         return f"solver={type(self._spec.solver).__name__}, gradient={type(self._spec.rule).__name__}"
 
+    def _outline(self, xs: Sequence[Tensor]) -> Tensor:
+        check_devices(xs)
+        return super()._outline(self.prepare(*xs))
+
     def _solve(self, xs: Sequence[Tensor], *options: Any) -> Any:
+        check_devices(xs)  # before prepare computes with them
+        refuse_without_values(xs)
         return super()._solve(self.prepare(*xs), *options)
+
+
+def require_floating(name: str, x: object, dims: Sequence[str]) -> None:
+    """Refuse what is not a real floating-point tensor; its dimensions are for the message only.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape ({', '.join(dims)}), but is {type(x).__name__}.")
+    check_tensor(name, x)
+    if not x.is_floating_point():
+        raise TypeError(
+            f"{name} must be a floating-point tensor, but is {x.dtype}: use {name}.to(torch.get_default_dtype())."
+        )
 
 
 def require_shape(name: str, x: object, dims: Sequence[str], *, empty: bool = False) -> None:
@@ -66,13 +100,9 @@ def require_shape(name: str, x: object, dims: Sequence[str], *, empty: bool = Fa
         TypeError: it is not a tensor, or not a floating-point one.
         ValueError: it has another number of dimensions, or none along one of those other than the batch.
     """
+    require_floating(name, x, dims)
     expected = f"({', '.join(dims)})"
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a tensor of shape {expected}, but is {type(x).__name__}.")
-    if not x.is_floating_point():
-        raise TypeError(
-            f"{name} must be a floating-point tensor, but is {x.dtype}: use {name}.to(torch.get_default_dtype())."
-        )
+    assert isinstance(x, Tensor)  # which was required
     if x.dim() != len(dims):
         hint = f" Add a batch dimension: {name}.unsqueeze(0)." if x.dim() == len(dims) - 1 else ""
         raise ValueError(f"{name} must have shape {expected}, but has shape {tuple(x.shape)}.{hint}")
@@ -95,6 +125,13 @@ def require_positive(**values: float) -> None:
             raise TypeError(f"{name} must be a number, but is {type(value).__name__}.")
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} must be positive and finite, but is {value}.")
+
+
+def require_count(**values: int) -> None:
+    """Refuse what is not a positive whole number that a computer could count to."""
+    for name, value in values.items():
+        if not isinstance(value, int) or not 1 <= value < 2**31:
+            raise ValueError(f"{name} must be a positive int, but is {value!r}.")
 
 
 def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)

@@ -12,7 +12,7 @@ from declarative import ClosedForm, Rule
 from declarative.derivatives import Kind, Linearisation
 from declarative.linear import DenseSystem, HessianSystem, System
 
-from .layer import Inputs, Layer, require_shape
+from .layer import Inputs, Layer, require_floating, require_shape
 
 
 def weighted_squares(A: Tensor, b: Tensor, w: Tensor, u: Tensor, ridge: float) -> Tensor:
@@ -69,14 +69,16 @@ class LeastSquares(Layer):
             raise TypeError(f"least squares takes A, b and w, but was called with {len(xs)} inputs.")
         A, b, w = (*xs, None)[:3]
         require_shape("b", b, ("batch", "n"))
-        if isinstance(A, Tensor) and A.dim() == 2:
+        require_floating("A", A, ("batch", "n", "m"))
+        if A.dim() == 2:
             A = A.expand(b.shape[0], *A.shape)
         require_shape("A", A, ("batch", "n", "m"))
         if A.shape[:2] != b.shape:
             raise ValueError(f"A of shape {tuple(A.shape)} does not go with b of shape {tuple(b.shape)}.")
         if w is None:
             return A, b, torch.ones_like(b)
-        require_shape("w", w if not isinstance(w, Tensor) or w.dim() == 2 else w.unsqueeze(0), ("batch", "n"))
+        require_floating("w", w, ("batch", "n"))
+        require_shape("w", w if w.dim() == 2 else w.unsqueeze(0), ("batch", "n"))
         if w.shape not in (b.shape, b.shape[1:]):
             raise ValueError(f"w must have shape {tuple(b.shape)} or {tuple(b.shape[1:])}, but has {tuple(w.shape)}.")
         return A, b, w.expand(b.shape)
@@ -85,6 +87,8 @@ class LeastSquares(Layer):
 def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: float) -> Tensor:
     if (w < 0).any():
         raise ValueError("w must not be negative.")
+    dtype = torch.promote_types(torch.promote_types(A.dtype, b.dtype), w.dtype)
+    A, b, w = A.to(dtype), b.to(dtype), w.to(dtype)
     n, m = A.shape[-2:]
     root = w.sqrt()
     rows, right = A * root.unsqueeze(-1), b * root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,8 +15,9 @@ from declarative.optimality import Assessment, kink_tolerance, optimality_tolera
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 
-from .interior import Point, Program, residual, solve_equality, solve_program, times
-from .layer import Inputs, Layer, largest, require_shape
+from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
+from .layer import Inputs, Layer, largest, require_count, require_floating, require_shape
+from .systems import Left, LeftSystem, Reduction, times
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
@@ -126,8 +127,7 @@ class QuadraticProgram(Layer):
         gradient: str | Rule = "exact",
         on_failure: Literal["raise", "mask"] = "raise",
     ) -> None:
-        if not isinstance(max_iterations, int) or max_iterations < 1:
-            raise ValueError(f"max_iterations must be a positive int, but is {max_iterations!r}.")
+        require_count(max_iterations=max_iterations)
         super().__init__(
             quadratic,
             linear_equality,
@@ -159,7 +159,8 @@ def _arranged(named: dict[str, Tensor | None]) -> Inputs:
     dims |= {"G": ("batch", "n", "m"), "h": ("batch", "n")}
     sizes: dict[str, int] = {}
     for name, x in named.items():
-        if isinstance(x, Tensor) and x.dim() == len(dims[name]) - 1:
+        require_floating(name, x, dims[name])
+        if x.dim() == len(dims[name]) - 1:
             shape = ("shared", *x.shape)
         else:
             require_shape(name, x, dims[name], empty=True)
@@ -180,10 +181,10 @@ def _arranged(named: dict[str, Tensor | None]) -> Inputs:
     )
 
 
-def _program(batch: Batch, dtype: torch.dtype) -> Program:
+def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Program:
     Q, q, A, b, *inequalities = (x.to(dtype) for x in batch.unshared().xs)
     G, h = inequalities or (A[:, :0], b[:, :0])
-    return Program((Q + Q.mT) / 2, q, A, b, G, h)
+    return Program((Q + Q.mT).mul_(0.5) if symmetric else Q, q, A, b, G, h)
 
 
 class _Quadratic(Solver):
@@ -192,14 +193,16 @@ class _Quadratic(Solver):
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
         if raw.multipliers is None:
             return None
-        program, of_y, of_l = _program(batch, raw.y.dtype).normalised()
+        # The symmetric part of Q is not formed for one product with it.
+        program, size, of_y, of_l = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
+        curve = (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * size)
         y, pull = -raw.multipliers[:, : batch.p] / of_y, -raw.multipliers[:, batch.p :] / of_l
         slack = program.h - times(program.G, raw.y)
         small = kink_tolerance(raw.y.dtype)
         weak = (slack <= small * raw.y.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
         held = (pull > slack.clamp(min=0.0)) & ~weak
         point = Point(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
-        found = residual(program, point)
+        found = residual(program, point, residuals(program, point, curve))
         # A stationary point of a program that is not convex is no solution.
         found = torch.where(raw.codes == Status.NOT_OPTIMAL, 1.0, found).to(raw.y.dtype)
         always = torch.ones_like(program.b, dtype=torch.bool)
@@ -219,11 +222,12 @@ class Direct(_Quadratic):
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         program = _program(batch, start.dtype)
-        normal = program.normalised()[0]
-        u, s = solve_equality(normal, torch.ones_like(program.b, dtype=torch.bool))
+        normal = program.normalised()
+        reduction = Reduction.of(normal.program.Q, normal.program.A)
+        u, s, left = solve_equality(normal.program, torch.ones_like(program.b, dtype=torch.bool), reduction)
         none = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
         # Where the constraints make up for it, Q need not be convex.
-        return _raw(program, Point(u, s, program.h, program.h), none, none == 0)
+        return _raw(normal, Point(u, s, program.h, program.h), none, none == 0, left if left.sound.all() else None)
 
 
 @dataclass(frozen=True)
@@ -234,14 +238,15 @@ class InteriorPoint(_Quadratic):
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         program = _program(batch, torch.float64)
-        point, iterations = solve_program(program.normalised()[0], self.max_iterations)
+        normal = program.normalised()
+        point, iterations, left = solve_program(normal.program, self.max_iterations)
         convex = _convex(_program(batch, start.dtype))
-        return _raw(program, point, iterations, convex).to(start.dtype)
+        return _raw(normal, point, iterations, convex, left).to(start.dtype)
 
 
-def _raw(program: Program, point: Point, iterations: Tensor, convex: Tensor) -> RawSolution:
+def _raw(given: Normalised, point: Point, iterations: Tensor, convex: Tensor, left: Left | None) -> RawSolution:
     """A point of the normalised program as one of the given program, with the reason should it be no solution."""
-    normal, of_y, of_l = program.normalised()
+    normal, size, of_y, of_l = given
     equal, unequal = times(normal.A, point.u) - normal.b, (times(normal.G, point.u) - normal.h).clamp(min=0.0)
     infeasible = torch.maximum(_largest(equal), _largest(unequal)) > 1e-4 * point.u.abs().amax(-1).clamp(min=1.0)
     codes = torch.where(infeasible, int(Status.INFEASIBLE), int(Status.UNBOUNDED))
@@ -249,7 +254,9 @@ def _raw(program: Program, point: Point, iterations: Tensor, convex: Tensor) -> 
     codes = torch.where(solved, int(Status.CONVERGED), codes)
     codes = torch.where(convex, codes, int(Status.NOT_OPTIMAL))
     messages = tuple("" if good else "Q is not positive semidefinite" for good in convex.tolist())
-    return RawSolution(point.u, -torch.cat([of_y * point.y, of_l * point.l], -1), codes, iterations, messages)
+    multipliers = -torch.cat([of_y * point.y, of_l * point.l], -1)
+    factor = None if left is None else replace(left, size=size, lengths=torch.cat([of_y, of_l], -1))
+    return RawSolution(point.u, multipliers, codes, iterations, messages, factor=factor)
 
 
 def _convex(program: Program) -> Tensor:
@@ -268,6 +275,9 @@ def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def _system(point: Linearisation, kind: Kind) -> System:
+    left = point.factor
+    if kind == "full" and isinstance(left, Left) and torch.equal(left.active, point.active):
+        return LeftSystem(left)
     Q, _, A, *rest = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
     hessian = (Q + Q.mT) / 2  # the constraints are linear: H = H_hat
     if kind != "full":
@@ -278,10 +288,12 @@ def _system(point: Linearisation, kind: Kind) -> System:
 
 def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
     """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
-    outer = torch.einsum("bi,bj->bij", z, u)
-    rows = -torch.einsum("bi,bj->bij", s, u)
-    if multipliers is not None:
-        rows = rows + torch.einsum("bi,bj->bij", multipliers, z)
+    half = -z / 2
+    symmetric = torch.stack([half, u], -1) @ torch.stack([u, half], -2)
+    if multipliers is None:
+        rows = (-s).unsqueeze(-1) * u.unsqueeze(-2)
+    else:
+        rows = torch.stack([-s, multipliers], -1) @ torch.stack([u, z], -2)
     p = xs[3].shape[-1]
-    grads = (-(outer + outer.mT) / 2, -z, rows[:, :p], s[:, :p], rows[:, p:], s[:, p:])
+    grads = (symmetric, -z, rows[:, :p], s[:, :p], rows[:, p:], s[:, p:])
     return grads[: len(xs)]

@@ -109,7 +109,7 @@ class RobustPooling(Layer):
         on_failure: Literal["raise", "mask"] = "raise",
     ) -> None:
         require_positive(scale=scale)
-        if penalty not in PENALTIES:
+        if not isinstance(penalty, str) or penalty not in PENALTIES:
             raise ValueError(f"penalty must be one of {', '.join(map(repr, PENALTIES))}, but is {penalty!r}.")
         centre = partial(_centre, penalty=penalty, scale=scale)
         # A general solver would start in one place and find the local minimum next to it.

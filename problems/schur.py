@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from .layer import thin_product
 
 Pair = tuple[Tensor, Tensor]
 
-DIRECT = 256  # up to this size the Schur complement is factorised, above it is solved by conjugate gradients
+DIRECT = 128  # up to this size the Schur complement is factorised, above it is solved by conjugate gradients
 STEPS = 100  # of conjugate gradients; a problem that needs more is factorised after all
+SHARE = 6  # one step takes as long as a factorisation of size n does, times this number, divided by n
 
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def solve_schur(plan: Tensor, b: Tensor, d: Tensor, *, warn: bool = True) -> Pai
     """(s, t) with [diag(P 1) P; P' diag(P' 1)] [s; t] = [b; d] for sum(b) = sum(d), and t = 0 in its last entry.
 
     The matrix is singular along [1; -1]: a shift between the two kinds of potentials, which the last entry of t fixes.
-    The larger side is eliminated, and the remaining side scaled so that its diagonal is 1.
+    The larger side is eliminated.
     """
     if plan.shape[-2] < plan.shape[-1]:
         t, s = _eliminate(plan.mT, d, b, warn)
@@ -43,47 +43,54 @@ def solve_schur(plan: Tensor, b: Tensor, d: Tensor, *, warn: bool = True) -> Pai
 
 
 def _eliminate(plan: Tensor, b: Tensor, d: Tensor, warn: bool) -> Pair:  # plan: (batch, m, n) with m >= n
+    """By the equation (diag(P' 1) - P' diag(P 1)^-1 P) t = d - P' diag(P 1)^-1 b."""
     rows, columns = plan.sum(-1), plan.sum(-2)
-    root = columns.sqrt()
-    null = root / torch.linalg.vector_norm(root, dim=-1, keepdim=True)
-
-    def scaled_product(x: Tensor) -> Tensor:
-        """(I - W' W + q q') x, W = diag(P 1)^-1/2 P diag(P' 1)^-1/2, where q spans the null space of I - W' W."""
-        inner = times(plan.mT, times(plan, x / root) / rows) / root
-        return x - inner + null * (null * x).sum(-1, keepdim=True)
-
-    right = (d - times(plan.mT, b / rows)) / root
-    right = right - null * (null * right).sum(-1, keepdim=True)
-    y = torch.zeros_like(right)
+    right = d - times(plan.mT, b / rows)
+    right = right - columns * (right.sum(-1, keepdim=True) / columns.sum(-1, keepdim=True))  # into the range
+    t = torch.zeros_like(right)
     left = torch.ones_like(right[:, 0], dtype=torch.bool)
     if plan.shape[-1] > DIRECT:
-        y, left = _conjugate_gradients(scaled_product, right)
-    if left.any():
-        y[left] = _factorised(plan[left], rows[left], root[left], null[left], right[left], warn)
-    t = y / root
+        t, left = _conjugate_gradients(plan, rows, columns, right, min(STEPS, 1 + plan.shape[-1] // SHARE))
+    if left.all():
+        t = _factorised(plan, rows, columns, right, warn)
+    elif left.any():
+        t[left] = _factorised(plan[left], rows[left], columns[left], right[left], warn)
     return (b - times(plan, t)) / rows, t
 
 
-def _conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor) -> tuple[Tensor, Tensor]:
-    """The solution, and which problems have not converged."""
-    tolerance = 16 * torch.finfo(right.dtype).eps * torch.linalg.vector_norm(right, dim=-1)
-    x, residual = torch.zeros_like(right), right
-    direction, square = right, right.square().sum(-1)
-    for _ in range(STEPS):
-        if (square.sqrt() <= tolerance).all():
-            break
-        image = product(direction)
-        step = (square / or_one((direction * image).sum(-1))).unsqueeze(-1)
-        x = x + step * direction
-        residual = residual - step * image
-        new = residual.square().sum(-1)
-        direction = residual + (new / or_one(square)).unsqueeze(-1) * direction
-        square = new
-    return x, ~(square.sqrt() <= tolerance)
+def _conjugate_gradients(plan: Tensor, rows: Tensor, columns: Tensor, right: Tensor, steps: int) -> Pair:
+    """The solution, preconditioned by the diagonal P' 1, and which problems have not converged.
+
+    Vectors are rows here, (batch, 1, n). A product with the matrix is two passes over the plan.
+    """
+    rows, columns, residual = (x.unsqueeze(-2) for x in (rows, columns, right))
+    transposed, least = plan.mT, torch.finfo(plan.dtype).tiny
+    x, direction = torch.zeros_like(residual), residual / columns
+    square = (residual * direction).sum(-1, keepdim=True)
+    goal = (16 * torch.finfo(plan.dtype).eps) ** 2 * square
+    half_way = (goal * square).sqrt()
+    for step in range(steps):
+        if (square <= goal).all() or (2 * step > steps and not (square <= half_way).any()):
+            break  # done, or hopeless: not even half of the digits in half of the steps
+        image = torch.baddbmm(columns * direction, torch.bmm(direction, transposed).div_(rows), plan, alpha=-1)
+        length = square / (direction * image).sum(-1, keepdim=True).clamp_(min=least)
+        x = torch.addcmul(x, length, direction)
+        residual = torch.addcmul(residual, length, image, value=-1)
+        scaled, before = residual / columns, square
+        square = (residual * scaled).sum(-1, keepdim=True)
+        direction = torch.addcmul(scaled, square / before.clamp(min=least), direction)
+    return x.squeeze(-2), ~(square <= goal).flatten()
 
 
-def _factorised(plan: Tensor, rows: Tensor, root: Tensor, null: Tensor, right: Tensor, warn: bool) -> Tensor:
-    """By Cholesky, or the least-norm solution where the plan falls apart into blocks that exchange no mass."""
+def _factorised(plan: Tensor, rows: Tensor, columns: Tensor, right: Tensor, warn: bool) -> Tensor:
+    """By Cholesky, or the least-norm solution where the plan falls apart into blocks that exchange no mass.
+
+    The matrix is scaled to I - W' W + q q', W = diag(P 1)^-1/2 P diag(P' 1)^-1/2, where q spans the null space of
+    I - W' W.
+    """
+    root = columns.sqrt()
+    null = root / torch.linalg.vector_norm(root, dim=-1, keepdim=True)
+    right = right / root
     half = plan / rows.sqrt().unsqueeze(-1) / root.unsqueeze(-2)
     eye = torch.eye(plan.shape[-1], dtype=plan.dtype, device=plan.device)
     matrix = eye - half.mT @ half + null.unsqueeze(-1) * null.unsqueeze(-2)
@@ -94,7 +101,9 @@ def _factorised(plan: Tensor, rows: Tensor, root: Tensor, null: Tensor, right: T
     y = torch.cholesky_solve(right.unsqueeze(-1), factor)
     y = y + torch.cholesky_solve(right.unsqueeze(-1) - matrix @ y, factor)
     if not good.all():
-        values, vectors = torch.linalg.eigh(matrix[~good])
+        left = matrix[~good]
+        finite = left.isfinite().all(-1).all(-1)[:, None, None]  # what is not has no solution, which the node will say
+        values, vectors = torch.linalg.eigh(torch.where(finite, left, 0.0))
         smallest = 16 * plan.shape[-1] * torch.finfo(plan.dtype).eps
         regular = values > smallest
         inverse = 1 / values.clamp(min=smallest)  # a step of Newton's method needs these directions
@@ -109,4 +118,4 @@ def _factorised(plan: Tensor, rows: Tensor, root: Tensor, null: Tensor, right: T
                 NumericalWarning,
                 stacklevel=2,
             )
-    return y.squeeze(-1)
+    return y.squeeze(-1) / root

@@ -22,11 +22,12 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 
 from .layer import uniform_marginals
-from .schur import Pair, or_one, solve_schur, times
+from .schur import Pair, or_one, solve_schur
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
 PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
 CHUNK = 10  # iterations between two looks at which problems are still worth iterating
+SLOWEST = 0.9  # the slowest convergence, per iteration, for which steps are made longer
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,18 @@ class Sinkhorn(Solver):
     max_iterations: int = 200
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        cost, r, c = _operands(batch, start.dtype, self.gamma)
+        M, r, c = _operands(batch, start.dtype)
         tolerance = min(self.tolerance or 64 * torch.finfo(start.dtype).eps, optimality_tolerance(start.dtype))
-        f, g, plan, error, iterations = _scale(cost, r, c, tolerance, self.max_iterations)
+        f, g, plan, error, iterations = _scale(M, self.gamma, r, c, tolerance, self.max_iterations)
         rest = (~(error <= tolerance)).nonzero().flatten()
         if len(rest):
-            part = _newton(cost[rest], r[rest], c[rest], tolerance, self.max_iterations)
+            part = _newton(self.gamma * M[rest], r[rest], c[rest], tolerance, self.max_iterations)
             for whole, piece in zip((f, g, plan), part, strict=False):
                 whole[rest] = piece
             iterations[rest] += part[-1]
         # An entry that underflows would have an infinite logarithm. This one is as good as zero, and so is its square.
         floor = torch.finfo(plan.dtype).tiny ** 0.5 * r.amax(-1) * c.amax(-1)
-        plan = torch.maximum(plan, floor[:, None, None])
+        plan.clamp_(min=floor[:, None, None])
         gauge = g[:, -1:] - c[:, -1:].log()
         rows, columns = f - r.log() + 1 + gauge, g - c.log() - gauge
         # What a problem failed of, should the assessment find that it did.
@@ -70,7 +71,7 @@ class Sinkhorn(Solver):
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         """The marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
-        _, r, c = _operands(batch, raw.y.dtype, self.gamma)
+        _, r, c = _operands(batch, raw.y.dtype)
         plan = raw.y.view(batch.size, *batch.shape)
         error = _error(plan, r, c).nan_to_num(nan=torch.inf)
         multipliers = raw.multipliers if raw.multipliers is not None else raw.y.new_zeros(batch.size, batch.k)
@@ -78,13 +79,13 @@ class Sinkhorn(Solver):
         return Assessment(multipliers, active, ~active, torch.zeros_like(error), error, error)
 
 
-def _operands(batch: Batch, dtype: torch.dtype, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+def _operands(batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     M, *marginals = (x.to(dtype) for x in batch.unshared().xs)
     r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
     for name, x in (("r", r), ("c", c)):
         if not (x > 0).all():
             raise ValueError(f"{name} must be positive: leave out the rows or columns of M whose marginal is zero.")
-    return gamma * M, r, c
+    return M, r, c
 
 
 def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)
@@ -98,68 +99,104 @@ def _plan(cost: Tensor, f: Tensor, g: Tensor) -> Tensor:
     return (f.unsqueeze(-1) + g.unsqueeze(-2)).sub_(cost).exp_()
 
 
-# Sinkhorn's iteration.
+# Sinkhorn's iteration. Whatever has the size of the plan is changed in place: to get new memory takes longer than to
+# compute what goes into it.
 
 
 def _scale(
-    cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int
+    M: Tensor, gamma: float, r: Tensor, c: Tensor, tolerance: float, limit: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Potentials, plan, error and iterations, of every problem for as long as it makes good progress."""
-    f = cost.amin(-1)
-    g = (cost - f.unsqueeze(-1)).amin(-2)  # now every row and every column of the kernel has an entry 1
-    plan = _plan(cost, f, g)
+    whole, f, g = _kernel(M, gamma)
+    u, v = torch.ones_like(r), torch.ones_like(c)
     error = torch.full_like(f[:, 0], torch.inf)
     iterations = torch.zeros_like(error, dtype=torch.int64)
-    rows = torch.arange(len(cost), device=cost.device)
-    before = error
+    rows, kernel, before = torch.arange(len(M), device=M.device), whole, error.clone()
+    excess = torch.zeros_like(error)
+    horizon = min(limit, 80 + min(M.shape[1:]) // 2)  # beyond, Newton's method is faster, the less so the larger M is
     for start in range(0, limit, CHUNK):
-        whole = len(rows) == len(cost)
-        kernel = plan if whole else plan[rows]
-        u, v, now, count = _chunk(kernel, r[rows], c[rows], tolerance)
-        finite = (u.log().isfinite().all(-1)) & (v.log().isfinite().all(-1))
-        u, v = (torch.where(finite.unsqueeze(-1), x, 1.0) for x in (u, v))
-        f[rows] += u.log()
-        g[rows] += v.log()
-        kernel = kernel * u.unsqueeze(-1) * v.unsqueeze(-2)
+        known = r[rows], c[rows], u[rows], v[rows], excess[rows]
+        *state, now, speed, count = _chunk(kernel, *known, tolerance, min(CHUNK, limit - start))
+        excess[rows] = _longer(known[-1], speed)
+        drift = torch.cat(state, -1).log().abs().amax(-1)
+        finite = drift.isfinite()
+        for x, new in zip((u, v), state, strict=True):
+            x[rows] = torch.where(finite.unsqueeze(-1), new, x[rows])
         # Far from where the kernel was computed, what had underflowed in it may count by now.
-        drift = torch.maximum(u.log().abs().amax(-1), v.log().abs().amax(-1))
-        stale = drift > -0.25 * math.log(torch.finfo(cost.dtype).tiny)
+        stale = finite & (drift > -0.25 * math.log(torch.finfo(M.dtype).tiny))
         if stale.any():
-            kernel[stale] = _plan(cost[rows[stale]], f[rows[stale]], g[rows[stale]])
+            there = rows[stale]
+            f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
+            whole[there] = kernel[stale] = _plan(gamma * M[there], f[there], g[there])
+            u[there] = v[there] = 1.0
             now = torch.where(stale, torch.inf, now)
-        if whole:
-            plan = kernel
-        else:
-            plan[rows] = kernel
         error[rows] = now
         iterations[rows] += count
-        rate = (now / before) ** ((limit - start) / CHUNK - 1)
+        rate = (now / before) ** ((horizon - start) / CHUNK - 1)
         stalled = ~finite | ((now * rate > tolerance) & now.isfinite() & before.isfinite())
         keep = (now > tolerance) & ~stalled
-        rows, before = rows[keep], now[keep]
-        if not len(rows):
+        if not keep.any():
             break
-    return f, g, plan, error, iterations
+        if not keep.all():
+            rows, now, kernel = rows[keep], now[keep], kernel[keep]
+        before = now
+    whole.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
+    return f + u.log(), g + v.log(), whole, error, iterations
 
 
-def _chunk(kernel: Tensor, r: Tensor, c: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Some iterations u = r / K v, v = c / K' u. A problem that has converged stays as it is."""
-    u, v = torch.ones_like(r), torch.ones_like(c)
-    error = torch.full_like(r[:, 0], torch.inf)
-    done = torch.zeros_like(error, dtype=torch.bool)
-    count = torch.zeros_like(error, dtype=torch.int64)
-    for step in range(CHUNK + 1):
-        rows = times(kernel, v)
-        if step:
-            error = torch.where(done, error, ((u * rows - r) / r).abs().amax(-1))
-            done = error <= tolerance
-            if step == CHUNK or done.all():
-                break
-        frozen = done.unsqueeze(-1)
-        u = torch.where(frozen, u, r / rows)
-        v = torch.where(frozen, v, c / times(kernel.mT, u))
-        count += ~done
-    return u, v, error, count
+def _kernel(M: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(f_i + g_j - gamma M_ij) with an entry 1 in every row and in every column, and f and g."""
+    kernel = M * -gamma
+    f = -kernel.amax(-1)
+    g = -kernel.add_(f.unsqueeze(-1)).amax(-2)
+    return kernel.add_(g.unsqueeze(-2)).exp_(), f, g
+
+
+def _chunk(
+    kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Some iterations u = r / K v, v = c / K' u, each step longer by the excess. What has converged stays as it is.
+
+    Returns u, v, the error, by how much it fell per iteration towards the end, and the iterations.
+    """
+    r, c, u, v = (x.unsqueeze(-2) for x in (r, c, u, v))  # vectors are rows here: see thin_product
+    transposed, longer, excess = kernel.mT, bool(excess.any()), excess[:, None, None]
+    busy = torch.ones_like(r[..., :1], dtype=torch.bool)
+    count, everybody = torch.zeros_like(busy, dtype=torch.int64), True
+    right_u = r / torch.bmm(v, transposed)
+    for step in range(steps):
+        count += busy
+        next_u = torch.addcmul(right_u, excess, right_u * (right_u / u - 1)) if longer else right_u
+        right_v = c / torch.bmm(next_u, kernel)
+        next_v = torch.addcmul(right_v, excess, right_v * (right_v / v - 1)) if longer else right_v
+        if everybody:
+            u, v = next_u, next_v
+        else:
+            u, v = torch.where(busy, next_u, u), torch.where(busy, next_v, v)
+        right_u = r / torch.bmm(v, transposed)
+        error = (u / right_u).sub_(1).abs_().amax(-1, keepdim=True)
+        if longer:  # otherwise the columns have their sums
+            error = torch.maximum(error, (next_v / right_v).sub_(1).abs_().amax(-1, keepdim=True))
+        if 2 * step < steps:
+            middle = error
+        busy = error > tolerance
+        left = int(busy.sum())
+        everybody = left == len(busy)
+        if not left:
+            break
+    speed = (error / middle) ** (2 / steps)
+    return u.squeeze(-2), v.squeeze(-2), error.flatten(), speed.flatten(), count.flatten()
+
+
+def _longer(excess: Tensor, speed: Tensor) -> Tensor:
+    """By how much a step should be longer than Sinkhorn's, from the speed of convergence with the present excess w.
+
+    Close to the solution this is successive over-relaxation: where the plain iteration converges at a rate q, the
+    relaxed one does at a rate s with (s + w)^2 = s (1 + w)^2 q, and best at w with 1 + w = 2 / (1 + sqrt(1 - q)).
+    """
+    plain = (speed + excess).square() / (speed * (1 + excess).square())
+    best = 2 / (1 + (1 - plain.clamp(max=SLOWEST)).sqrt()) - 1
+    return torch.maximum(excess, best.nan_to_num(0.0))
 
 
 # Newton's method.

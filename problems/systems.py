@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
 from declarative.linear import Pair, Solve, System
+
+from .layer import thin_product
 
 
 class DiagonalSystem(System):
@@ -52,3 +56,133 @@ class OneConstraintSystem(System):
             return self.inverse * r - scaled * s, s
 
         return solve
+
+
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A batch of matrix-vector products."""
+    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The systems [H C'; C -D] with H = L L', reduced to the multipliers: D may change, the rest is factored once.
+
+    Attributes:
+        sound: for which problems H is definite and well conditioned; for the others nothing here means anything.
+        factor: L, (batch, m, m).
+        half: L^-1 C', (batch, m, k).
+        complement: C H^-1 C', (batch, k, k).
+    """
+
+    sound: Tensor
+    factor: Tensor
+    half: Tensor
+    complement: Tensor
+
+    @classmethod
+    def of(cls, hessian: Tensor, rows: Tensor) -> Reduction:  # (batch, m, m), (batch, k, m)
+        """Factorise."""
+        factor, info = torch.linalg.cholesky_ex(hessian)
+        half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+        return cls((info == 0) & _well_conditioned(factor), factor, half, half.mT @ half)
+
+    def take(self, rows: Tensor) -> Reduction:
+        """Those of the problems at these positions."""
+        return Reduction(self.sound[rows], self.factor[rows], self.half[rows], self.complement[rows])
+
+    def factorise(self, diagonal: Tensor, active: Tensor | None = None) -> tuple[Solve, Tensor]:  # (batch, k) both
+        """The solution for D = diag(diagonal), and for which problems it can be relied on.
+
+        Rows that are not active are left out, with s = 0.
+        """
+        matrix = self.complement.clone()
+        if active is not None:
+            mask = active.to(matrix.dtype)
+            matrix.mul_(mask.unsqueeze(-1)).mul_(mask.unsqueeze(-2))
+            diagonal = diagonal + 1 - mask
+        torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
+        # Scaled to a diagonal of ones, so that neither units nor a large D make it look singular.
+        scale = torch.diagonal(matrix, dim1=-2, dim2=-1).rsqrt()
+        small, info = torch.linalg.cholesky_ex(matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2)))
+        column = scale.unsqueeze(-1)
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            first = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+            right = thin_product(self.half.mT, first) - t.unsqueeze(-1)
+            if active is not None:
+                right = mask.unsqueeze(-1) * right
+            s = column * torch.cholesky_solve(column * right, small)
+            z = torch.linalg.solve_triangular(self.factor.mT, first - thin_product(self.half, s), upper=True)
+            return z.squeeze(-1), s.squeeze(-1)
+
+        return solve, self.sound & (info == 0) & _well_conditioned(small)
+
+
+def _well_conditioned(factor: Tensor) -> Tensor:
+    """Whether a Cholesky factor leaves half of the digits; one that is not finite does not."""
+    if not factor.shape[-1]:
+        return torch.ones(len(factor), dtype=torch.bool, device=factor.device)
+    diagonal = torch.diagonal(factor, dim1=-2, dim2=-1)
+    result: Tensor = (diagonal.amin(-1) / diagonal.amax(-1)).square() > torch.finfo(factor.dtype).eps ** 0.5
+    return result
+
+
+@dataclass(frozen=True)
+class Left:
+    """The factorisation of a dense system with active rows, that a forward solver leaves for the backward pass.
+
+    Attributes:
+        hessian, rows, active: H (batch, m, m), C (batch, k, m) and which rows hold, (batch, k).
+        reduction: what does not depend on the active rows.
+        solve, sound: what does.
+        size, lengths: the system is that of ``size`` H, (batch, 1), and of rows times ``size / lengths``, (batch, k).
+    """
+
+    hessian: Tensor
+    rows: Tensor
+    active: Tensor
+    reduction: Reduction
+    solve: Solve
+    sound: Tensor
+    size: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, hessian: Tensor, rows: Tensor, active: Tensor, reduction: Reduction) -> Left:
+        """Factorise."""
+        solve, sound = reduction.factorise(torch.zeros_like(rows[..., 0]), active)
+        one = torch.ones_like(hessian[:, :1, 0])
+        return cls(hessian, rows, active, reduction, solve, sound, one, one)
+
+    def solve_system(self, r: Tensor, t: Tensor) -> Pair:
+        """(z, s) with H z + C' s = r and C z = t in the active rows, refined once."""
+        r, t = r / self.size, torch.where(self.active, t * self.lengths / self.size, 0.0)
+        z, s = self.solve(r, t)
+        missing = torch.where(self.active, t - times(self.rows, z), 0.0)
+        change_z, change_s = self.solve(r - times(self.hessian, z) - times(self.rows.mT, s), missing)
+        return z + change_z, (s + change_s) * self.lengths
+
+    def take(self, rows: Tensor) -> Left:
+        """That of the problems at these positions."""
+        part = Left.of(self.hessian[rows], self.rows[rows], self.active[rows], self.reduction.take(rows))
+        return replace(part, size=self.size[rows], lengths=self.lengths[rows])
+
+
+class LeftSystem(System):
+    """A system whose factorisation is there already; its solution is not differentiable."""
+
+    def __init__(self, left: Left) -> None:
+        super().__init__()
+        self.left = left
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        left = self.left
+        s = torch.where(left.active, s / left.lengths, -s)
+        top = times(left.hessian, z) + times(left.rows.mT, torch.where(left.active, s, 0.0))
+        return left.size * top, torch.where(left.active, times(left.rows, z) * left.size / left.lengths, s)
+
+    def factorise(self) -> Solve:
+        return self.left.solve_system
+
+    def solve(self, r: Tensor, t: Tensor) -> Pair:
+        return self.left.solve_system(r, t)

@@ -11,9 +11,18 @@ from torch._C._functorch import maybe_current_level
 
 from declarative import Rule
 from declarative.derivatives import Kind, Linearisation
+from declarative.inputs import without_values
 from declarative.linear import Pair, Solve, System
 
-from .layer import Inputs, Layer, require_positive, require_shape, uniform_marginals
+from .layer import (
+    Inputs,
+    Layer,
+    require_count,
+    require_floating,
+    require_positive,
+    require_shape,
+    uniform_marginals,
+)
 from .schur import solve_schur
 from .sinkhorn import Sinkhorn
 from .systems import DiagonalSystem
@@ -25,8 +34,10 @@ def regularised_cost(M: Tensor, *rest: Tensor, gamma: float) -> Tensor:
     """<M, P> + KL(P || r c') / gamma, where ``rest`` is (r, c, P) or, for uniform marginals, (P,)."""
     *marginals, P = rest
     r, c = marginals or uniform_marginals(M)
-    divergence = (P * (P.log() - r.log().unsqueeze(-1) - c.log())).sum()
-    return (M * P).sum() + divergence / gamma
+    # Few passes over the plan: the entropy is that of torch, which has no intermediate results.
+    divergence: Tensor = -torch.special.entr(P).sum() - (P.sum(-1) * r.log()).sum() - (P.sum(-2) * c.log()).sum()
+    cost: Tensor = M.to(P.dtype).flatten() @ P.flatten()
+    return cost + divergence / gamma
 
 
 def marginal_errors(M: Tensor, *rest: Tensor) -> Tensor:
@@ -84,9 +95,8 @@ class OptimalTransport(Layer):
         gradient: str | Rule = "exact",
         on_failure: Literal["raise", "mask"] = "raise",
     ) -> None:
-        require_positive(
-            gamma=gamma, max_iterations=max_iterations, **({} if tolerance is None else {"tolerance": tolerance})
-        )
+        require_positive(gamma=gamma, **({} if tolerance is None else {"tolerance": tolerance}))
+        require_count(max_iterations=max_iterations)
         super().__init__(
             partial(regularised_cost, gamma=gamma),
             marginal_errors,
@@ -108,7 +118,7 @@ class OptimalTransport(Layer):
         r = _marginal("r", r, c, M.shape[0], M.shape[1])
         c = _marginal("c", c, r, M.shape[0], M.shape[2])
         masses = r.sum(-1, keepdim=True), c.sum(-1, keepdim=True)
-        if maybe_current_level() is None:  # under a transform the values cannot be looked at
+        if maybe_current_level() is None and not without_values((r, c)):  # otherwise they cannot be looked at
             _same_mass(r, c, *masses)
         common = (masses[0] + masses[1]) / 2
         return M, r * (common / masses[0]), c * (common / masses[1])
@@ -118,9 +128,10 @@ def _marginal(name: str, x: Tensor | None, other: Tensor | None, batch: int, siz
     if x is None:
         assert other is not None
         return (other.sum(-1, keepdim=True) / size).expand(*other.shape[:-1], size).expand(batch, size)
-    if isinstance(x, Tensor) and x.dim() == 1:
-        x = x.expand(batch, -1)
-    require_shape(name, x, ("batch", "m" if name == "r" else "n"))
+    dims = ("batch", "m" if name == "r" else "n")
+    require_floating(name, x, dims)
+    x = x.expand(batch, -1) if x.dim() == 1 else x
+    require_shape(name, x, dims)
     if x.dtype in (torch.float16, torch.bfloat16):
         raise TypeError(f"{name} is {x.dtype}, too coarse for two marginals to have the same mass: use {name}.float().")
     if x.shape != (batch, size):
@@ -142,7 +153,9 @@ def _same_mass(r: Tensor, c: Tensor, mass_r: Tensor, mass_c: Tensor) -> None:
 
 
 def _independent(M: Tensor, *marginals: Tensor) -> Tensor:
-    r, c = marginals or uniform_marginals(M)
+    if not marginals:
+        return M.new_full((), 1 / M.numel()).expand(M.shape)
+    r, c = marginals
     return r.unsqueeze(-1) * c
 
 
@@ -166,44 +179,47 @@ def _pullback(
 
 
 def _system(point: Linearisation, kind: Kind, gamma: float) -> System:
-    inverse = gamma * point.u
     if kind != "full":  # the constraints are linear: H = H_hat
-        return DiagonalSystem(inverse)
-    return TransportSystem(inverse.view(point.batch.size, *point.batch.shape))
+        return DiagonalSystem(gamma * point.u)
+    plan = point.u.view(point.batch.size, *point.batch.shape)
+    return TransportSystem(plan, plan.new_full((len(plan), 1, 1), gamma))
 
 
 class TransportSystem(System):
-    """H = diag(1 / W) for a matrix W, with the sums of its rows and columns (without the last one) as constraints.
+    """H = diag(1 / (gamma P)) for a matrix P, with the sums of its rows and columns (without the last) as constraints.
 
-    Then z = W (r - A' s), and A H^-1 A' = [diag(W 1) W; W' diag(W' 1)] without its last row and column.
+    Then z = gamma P (r - A' s), and A H^-1 A' = gamma [diag(P 1) P; P' diag(P' 1)] without its last row and column.
     """
 
-    def __init__(self, inverse: Tensor) -> None:  # (batch, m, n)
-        super().__init__(inverse)
-        self.inverse = inverse
+    def __init__(self, plan: Tensor, gamma: Tensor) -> None:  # (batch, m, n), (batch, 1, 1)
+        super().__init__(plan, gamma)
+        self.plan = plan
+        self.gamma = gamma
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        plan = z.view(self.inverse.shape)
-        return (plan / self.inverse + self._spread(s)).flatten(1), _sums(plan)
+        change = z.view(self.plan.shape)
+        rows, columns = self._parts(s)
+        return (change / (self.gamma * self.plan) + rows + columns).flatten(1), _sums(change)
 
     def factorise(self) -> Solve:
-        m = self.inverse.shape[-2]
+        m, plan, gamma = self.plan.shape[-2], self.plan, self.gamma
 
         def solve(r: Tensor, t: Tensor) -> Pair:
-            free = self.inverse * r.view(self.inverse.shape)
+            free, t = plan * r.view(plan.shape), t / gamma.squeeze(-1)
             rows, columns = free.sum(-1) - t[:, :m], (free.sum(-2))[:, :-1] - t[:, m:]
             # The equation that was left out is the one that makes both sides carry the same mass.
             last = rows.sum(-1, keepdim=True) - columns.sum(-1, keepdim=True)
-            s, columns = solve_schur(self.inverse, rows, torch.cat([columns, last], -1))
+            s, columns = solve_schur(plan, rows, torch.cat([columns, last], -1))
             s = torch.cat([s, columns[:, :-1]], -1)
-            return (free - self.inverse * self._spread(s)).flatten(1), s
+            for part in self._parts(s):
+                free.addcmul_(plan, part, value=-1)  # in place: to get new memory takes longer than to fill it
+            return free.mul_(gamma).flatten(1), s
 
         return solve
 
-    def _spread(self, s: Tensor) -> Tensor:  # A' s as a matrix
-        m = self.inverse.shape[-2]
-        columns = torch.nn.functional.pad(s[:, m:], (0, 1))
-        return s[:, :m].unsqueeze(-1) + columns.unsqueeze(-2)
+    def _parts(self, s: Tensor) -> Pair:  # of A' s as a matrix: their sum
+        m = self.plan.shape[-2]
+        return s[:, :m].unsqueeze(-1), torch.nn.functional.pad(s[:, m:], (0, 1)).unsqueeze(-2)
 
 
 def _sums(plan: Tensor) -> Tensor:  # A z

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from declarative import NumericalWarning, SolverError, Status
-from problems import OptimalTransport, schur
+from problems import OptimalTransport, schur, sinkhorn
 
 DOUBLE = torch.float64
 
@@ -70,6 +70,27 @@ def test_every_problem_stops_by_itself():
     both = OptimalTransport(1.0).solve(torch.cat([easy, hard]))
     assert both.iterations[0] < both.iterations[1]
     assert both.iterations[0] == OptimalTransport(1.0).solve(easy).iterations[0]
+
+
+@pytest.mark.parametrize("gamma", [10.0, 30.0])
+def test_sinkhorn_finishes_an_easy_problem_in_several_chunks(gamma: float, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise AssertionError("Newton's method was called")
+
+    monkeypatch.setattr(sinkhorn, "_newton", refused)
+    solution = OptimalTransport(gamma).solve(costs(2, 40, 50))
+    assert (solution.iterations > sinkhorn.CHUNK).all()
+    assert marginal_error(solution.y) < 1e-12
+
+
+def test_potentials_far_from_where_the_kernel_was_computed():
+    M = torch.zeros(1, 3, 3, dtype=DOUBLE)
+    M[0, :, 2] = torch.tensor([0.0, 300.0, 600.0])
+    M[0, 2, 0] = 500.0
+    plan = OptimalTransport(1.0)(M)
+    assert marginal_error(plan) < 1e-12
+    shifted = OptimalTransport(1.0)(M + torch.tensor([0.0, 450.0, -200.0], dtype=DOUBLE).unsqueeze(-1))
+    assert (plan - shifted).abs().max() < 1e-11
 
 
 def test_uniform_marginals_are_the_default():

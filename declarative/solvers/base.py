@@ -16,6 +16,19 @@ class Solver(abc.ABC):
 
     A solver is frozen configuration: it keeps nothing of a call. It never raises for a problem that it cannot solve,
     but gives it a status. What it reports as converged is checked by the node against the optimality conditions.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, Solver
+        >>> from declarative.solution import RawSolution
+        >>> class OneStep(Solver):
+        ...     "Newton's step from the start, which solves a quadratic problem without constraints."
+        ...     def solve(self, batch, start):
+        ...         step = torch.linalg.solve(batch.hessian(start), batch.gradient(start))
+        ...         return RawSolution.unsolved(start - step)
+        >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), solver=OneStep(), start=2)
+        >>> node(torch.tensor([[3.0, 4.0]]))
+        tensor([[3., 4.]])
     """
 
     needs_start = True

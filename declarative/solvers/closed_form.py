@@ -36,6 +36,12 @@ class ClosedForm(Solver):
 
     needs_start = False
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"function must be a function of (*xs), but is {type(self.function).__name__}.")
+        if not isinstance(self.polish, bool):
+            raise TypeError(f"polish must be True or False, but is {type(self.polish).__name__}.")
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Accept ``start``, which the node has obtained from the function."""
         raw = RawSolution.unsolved(start)

@@ -64,8 +64,15 @@ class Scipy(Solver):
     polish: bool = True
 
     def __post_init__(self) -> None:
-        if self.method is not None and self.method not in METHODS:
+        if self.method is not None and (not isinstance(self.method, str) or self.method not in METHODS):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but is {self.method!r}.")
+        tolerance: object = self.tolerance
+        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < 1):
+            raise ValueError(f"tolerance must be a number between 0 and 1, or None, but is {tolerance!r}.")
+        if not isinstance(self.options, Mapping) or not all(isinstance(name, str) for name in self.options):
+            raise TypeError(f"options must be a dictionary with SciPy's names as keys, but is {self.options!r}.")
+        if not isinstance(self.polish, bool):
+            raise TypeError(f"polish must be True or False, but is {type(self.polish).__name__}.")
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve one problem after the other; the first guess of a failed one is kept if it is all there is."""
@@ -73,7 +80,8 @@ class Scipy(Solver):
         if batch.k and method not in CONSTRAINED:
             raise ValueError(f"method {method!r} takes no constraints: use one of {', '.join(CONSTRAINED)}.")
         double, first = batch.in_double(), start.to(torch.float64)
-        results = [self._solve_one(double.select(torch.tensor([i])), first[i], method) for i in range(batch.size)]
+        rows = torch.arange(batch.size, device=first.device).split(1)
+        results = [self._solve_one(double.select(row), first[i], method) for i, row in enumerate(rows)]
         y = torch.stack([torch.from_numpy(np.asarray(result.x, dtype=np.float64)) for result in results]).to(
             first.device
         )

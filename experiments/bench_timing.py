@@ -1,0 +1,117 @@
+"""How two ways to compute the same thing are timed: in turns, on one thread, warm, the shortest time of each.
+
+The time is that of the processor, all threads together: on an idle machine it is the time on the wall, on a busy one
+it does not count what others do, and a side that uses more threads than it is told has no advantage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BURST = 0.02  # seconds of calls of one side before it is the other's turn
+BUDGET = 1.5  # seconds for a comparison, if the least number of turns fits in
+TURNS = 4  # at least
+LONG = 4.0  # a call of more seconds than this is not repeated: what its first call adds is not seen in it
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # for processes that are started
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to compute something.
+
+    Attributes:
+        run: the call that is timed; what it returns is compared with that of the other side.
+        check: what is compared instead, where the call that is timed does not return it.
+        clock: the seconds of one call, where that is not for this process to measure.
+    """
+
+    run: Callable[[], Sequence[Tensor]]
+    check: Callable[[], Sequence[Tensor]] | None = None
+    clock: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a side took, and what it returned."""
+
+    seconds: float
+    result: Sequence[Tensor]
+
+
+def measure(sides: Mapping[str, Side], budget: float = BUDGET, turns: int = TURNS) -> dict[str, Timed]:
+    """The shortest time of each side, all sides in turns: for so many seconds, and at least so many turns."""
+    results, best = {}, {}
+    for name, side in sides.items():
+        start = time.process_time()
+        results[name] = side.run()
+        first = time.process_time() - start
+        best[name] = first if first > LONG else float("inf")
+    todo = [name for name, known in best.items() if known == float("inf")]
+    with _no_collections():
+        began, done = time.perf_counter(), 0
+        while todo and (done < turns or time.perf_counter() - began < budget):
+            for name in todo:
+                best[name] = min(best[name], _burst(sides[name]))
+            done += 1
+    for name, side in sides.items():
+        if side.check is not None:
+            results[name] = side.check()
+    return {name: Timed(best[name], [x.detach() for x in results[name]]) for name in sides}
+
+
+def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """The largest difference of two results, relative to the largest entry of the second."""
+    pairs = list(zip(a, b, strict=True))
+    return max(float((x - y).abs().max() / y.abs().max().clamp(min=torch.finfo(y.dtype).tiny)) for x, y in pairs)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch and, where it can be told, NumPy on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # comes with scikit-learn
+            stack.enter_context(importlib.import_module("threadpoolctl").threadpool_limits(1))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _burst(side: Side) -> float:
+    """The shortest of as many calls as fit into a burst, at least one."""
+    clock = side.clock or (lambda: seconds(side.run))
+    start, best = time.perf_counter(), float("inf")
+    while True:
+        best = min(best, clock())
+        if time.perf_counter() - start > BURST:
+            return best
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """What one call takes."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """No garbage collection in the middle of a call."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
