@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .derivatives import Derivatives, SystemBuilder
+from .derivatives import Derivatives, Hessian, SystemBuilder
 from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
 from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
 from .inputs import Inputs, Start, arrange, check_start, ordinary_mode, warm_start
-from .problem import Function, Problem, transformed
+from .problem import Function, Problem
+from .recording import AFTER, Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .transforms import transformed
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
@@ -49,6 +52,12 @@ class DeclarativeNode(nn.Module):
             found is returned, it contributes exactly zero gradient, and there is one warning.
         system: builds a structured linear system for the backward pass instead of the dense one; see
             :class:`declarative.linear.System`.
+        hessian: ``"dense"``; ``"diagonal"``, which you declare and which is never assembled; ``"matrix-free"``: the
+            backward pass by conjugate gradients on Hessian-vector products; or ``"auto"``, the default: a diagonal
+            Hessian is recognised, a large one is tried without a matrix first.
+        record: whether to record the derivatives as a graph and replay it, which saves most of Python's overhead: from
+            the first call on (True), never (False), or once a shape has been seen often enough (None, the default).
+            That the functions still do what was recorded is checked in every call.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -80,11 +89,17 @@ class DeclarativeNode(nn.Module):
         in_dims: int | Sequence[int | None] | None = 0,
         on_failure: Literal["raise", "mask"] = "raise",
         system: SystemBuilder | None = None,
+        hessian: Hessian = "auto",
+        record: bool | None = None,
     ) -> None:
         super().__init__()
         for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
             if not callable(function) and (function is not None or name == "objective"):
                 raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        if hessian not in get_args(Hessian):
+            raise ValueError(f"hessian must be one of {', '.join(map(repr, get_args(Hessian)))}, but is {hessian!r}.")
+        if record not in (None, True, False):
+            raise ValueError(f"record must be None, True or False, but is {record!r}.")
         if on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         self._spec = Spec(
@@ -95,6 +110,8 @@ class DeclarativeNode(nn.Module):
             in_dims=in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims),
             on_failure=on_failure,
             system=system,
+            hessian=hessian,
+            recordings=Recordings({None: AFTER, True: 0, False: math.inf}[record]),
         )
         if self._spec.solver.needs_start and start is None:
             raise ValueError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from declarative.linear import Solve, factorise_dense
+from declarative.factorisation import Solve, factorise_dense
 
 PATIENCE = 4  # iterations that need not bring progress
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linear import times
-from ..optimality import estimate_multipliers, gradient_scale, irregular, largest, scaled_direction
+from ..factorisation import times
+from ..irregular import irregular
+from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
@@ -193,29 +194,28 @@ class _Scaled:
 
     def values(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """f and c."""
-        return self.batch.objective(u) * self.rows.objective_scale, self.batch.constraints(u) * self.rows.row_scale
+        objective, values = self.batch.values(u)
+        return objective * self.rows.objective_scale, values * self.rows.row_scale
 
     def model(self, state: _State) -> Model:
         scale, row_scale = self.rows.objective_scale, self.rows.row_scale
         stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
         here = self.batch.expand(state.u, stacked)
-        hessian, jacobian = here.matrices()
         return Model(
             objective=here.objective * scale,
-            gradient=(here.gradient + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
+            gradient=(here.gradient + times(here.jacobian.mT, stacked)) * scale.unsqueeze(-1),
             values=here.values * row_scale,
-            jacobian=jacobian * row_scale.unsqueeze(-1),
-            hessian=hessian * scale[:, None, None],
+            jacobian=here.jacobian * row_scale.unsqueeze(-1),
+            hessian=here.curvature * scale[:, None, None],
             y=state.y,
             s=state.s,
         )
 
 
 def _scale(batch: Batch, u: Tensor) -> _Scaled:
-    here = batch.expand(u)
-    jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
-    slope = gradient_scale(here.gradient, change).amax(-1)
-    length = torch.linalg.vector_norm(jacobian, dim=-1)
+    here = batch.expand_along(u, scaled_direction(u))
+    slope = gradient_scale(here.gradient, here.curvature).amax(-1)
+    length = torch.linalg.vector_norm(here.jacobian, dim=-1)
     usable = (length > 1e-8) & length.isfinite()
     return _Scaled(
         batch,
@@ -260,7 +260,7 @@ def _estimated(problem: _Scaled, state: _State) -> Tensor:
     jacobian = problem.batch.jacobian(state.u) * rows.row_scale.unsqueeze(-1)
     gradient = problem.batch.gradient(state.u) * rows.objective_scale.unsqueeze(-1)
     gradient = gradient + times(jacobian[:, p:].mT, state.y[:, p:])
-    guess = -estimate_multipliers(gradient, jacobian[:, :p], torch.ones_like(jacobian[:, :p, 0], dtype=torch.bool))
+    guess = -estimate_multipliers(gradient, jacobian[:, :p])
     usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
     return torch.cat([torch.where(usable, guess, 0.0), state.y[:, p:]], -1)
 

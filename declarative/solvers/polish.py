@@ -10,7 +10,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..linear import Pair, factorise_dense
+from ..factorisation import Pair, factorise_dense
 from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
@@ -45,7 +45,7 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
         improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
     doubtful = (best.residual > optimality_tolerance(u.dtype)) & (raw.codes == Status.CONVERGED)
     codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
-    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes)
+    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes, assessment=best)
 
 
 def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
@@ -53,9 +53,8 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
     best = assess(batch, u, multipliers)
     if not batch.q or bool((best.residual <= optimality_tolerance(u.dtype)).all()):
         return best
-    here = batch.expand(u)
-    values, gradient = here.values, here.gradient
-    jacobian, _ = here.jacobian_and_curvature(u)
+    here = batch.expand_along(u, u)
+    values, gradient, jacobian = here.values, here.gradient, here.jacobian
     reach = constraint_scale(jacobian, u)
     equality = torch.arange(batch.k, device=u.device) < batch.p
     tight = [equality | (values > -near * reach) for near in (1e-8, 1e-4, 1e-2)]
@@ -69,7 +68,7 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
 def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:
     """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
     here = batch.expand(u, state.multipliers)
-    step, change = factorise_dense(*here.matrices(), state.active, None)(-here.gradient, -here.values)
+    step, change = factorise_dense(here.curvature, here.jacobian, state.active, None)(-here.gradient, -here.values)
     return step, -change
 
 
