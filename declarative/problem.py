@@ -199,6 +199,11 @@ class Batch:
         slope: Tensor = self._evaluate(self._gradient, u, multipliers)
         return slope
 
+    def slopes(self, u: Tensor, multipliers: Tensor) -> Pair:
+        """D_U L and c."""
+        slopes: Pair = self._evaluate(self._first_order, u, multipliers)[0]
+        return slopes
+
     def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m)
         """A = D_U c, one row per constraint."""
         rows: Tensor = self._evaluate(self._jacobian, u) if self.k else u.new_zeros(self.size, 0, self.m)

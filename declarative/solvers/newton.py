@@ -23,9 +23,10 @@ from torch import Tensor
 from ..factorisation import times
 from ..irregular import irregular
 from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
-from ..problem import Batch
+from ..problem import Batch, Expansion
 from ..solution import RawSolution, Status
 from .base import Solver
+from .compaction import compacted
 from .newton_step import Factor, Kept, Model, Rows, Step, factorise, scale_of
 from .polish import polish
 
@@ -79,31 +80,33 @@ class Newton(Solver):
         inner = batch if self.keep_dtype else batch.in_double()
         raw = self._solve(inner, start if inner is batch else start.to(torch.float64))
         if self.polish:
-            raw = polish(inner, raw)
+            raw = polish(inner, raw, raw.factor)
         return raw.to(start.dtype)
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        whole = problem = _scale(batch, start)
-        state = done = _first_state(problem, start)
+        whole, here = _scale(batch, start)
+        problem, state = whole, _first_state(whole, start, here)
+        done, kept = state, None
         rows = torch.arange(batch.size, device=start.device)
-        kept: Factor | None = None
+        running = torch.ones_like(rows, dtype=torch.bool)
         for iteration in range(self.max_iterations + 1):
             model = problem.model(state)
             factor = factorise(_tame(model), state.delta, state.failures > 0)
             state = _lower_barrier(state, model)
             factor, step = _within_reach(factor, _tame(model), state)
             state = self._judge(problem, state, model, factor, step, iteration)
-            finished = state.code != RUNNING
-            if finished.any():
-                done = done.put(rows, state)
-                kept = factor if kept is None else kept.put(rows, factor)
-            if finished.all():
-                break
-            if finished.any():
-                keep = ~finished
-                rows, state, problem = rows[keep], state.take(keep), problem.take(keep)
-                model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
-            state = _advance(problem, state, model, factor, step)
+            ended = running & (state.code != RUNNING)
+            if ended.any():
+                done = done.put(rows[ended], state.take(ended))
+                kept = factor if kept is None else kept.put(rows[ended], factor.take(ended))
+                running = running & ~ended
+                if not running.any():
+                    break
+                keep = compacted(running)
+                if keep is not None:
+                    rows, running, state, problem = rows[keep], running[keep], state.take(keep), problem.take(keep)
+                    model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
+            state = _advance(problem, state, model, factor, step, running)
         return RawSolution(
             y=done.u,
             multipliers=-done.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
@@ -212,24 +215,22 @@ class _Scaled:
         )
 
 
-def _scale(batch: Batch, u: Tensor) -> _Scaled:
+def _scale(batch: Batch, u: Tensor) -> tuple[_Scaled, Expansion]:
     here = batch.expand_along(u, scaled_direction(u))
     slope = gradient_scale(here.gradient, here.curvature).amax(-1)
     length = torch.linalg.vector_norm(here.jacobian, dim=-1)
     usable = (length > 1e-8) & length.isfinite()
-    return _Scaled(
-        batch,
-        _Scales(
-            objective_scale=1 / slope,
-            row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
-            reach=u.abs().amax(-1).clamp(min=1.0),
-        ),
+    scales = _Scales(
+        objective_scale=1 / slope,
+        row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
+        reach=u.abs().amax(-1).clamp(min=1.0),
     )
+    return _Scaled(batch, scales), here
 
 
-def _first_state(problem: _Scaled, u: Tensor) -> _State:
+def _first_state(problem: _Scaled, u: Tensor, here: Expansion) -> _State:
     batch = problem.batch
-    _, values = problem.values(u)
+    values = here.values * problem.rows.row_scale
     none = u.new_zeros(batch.size)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     barrier = none + 0.1
@@ -251,14 +252,14 @@ def _first_state(problem: _Scaled, u: Tensor) -> _State:
         code=counts + RUNNING,
         iterations=counts.clone(),
     )
-    return dataclasses.replace(state, y=_estimated(problem, state)) if batch.p else state
+    return dataclasses.replace(state, y=_estimated(problem, state, here)) if batch.p else state
 
 
-def _estimated(problem: _Scaled, state: _State) -> Tensor:
+def _estimated(problem: _Scaled, state: _State, here: Expansion) -> Tensor:
     """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
     p, rows = problem.batch.p, problem.rows
-    jacobian = problem.batch.jacobian(state.u) * rows.row_scale.unsqueeze(-1)
-    gradient = problem.batch.gradient(state.u) * rows.objective_scale.unsqueeze(-1)
+    jacobian = here.jacobian * rows.row_scale.unsqueeze(-1)
+    gradient = here.gradient * rows.objective_scale.unsqueeze(-1)
     gradient = gradient + times(jacobian[:, p:].mT, state.y[:, p:])
     guess = -estimate_multipliers(gradient, jacobian[:, :p])
     usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
@@ -308,7 +309,7 @@ def _within_reach(factor: Factor, model: Model, state: _State) -> tuple[Factor, 
     return factor, step
 
 
-def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step) -> _State:
+def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, running: Tensor) -> _State:
     """Take a step in each problem: Newton's where it makes progress, else a push or a step towards feasibility."""
     reach = state.radius / step.u.abs().amax(-1).clamp(min=1e-300)
     longest = torch.minimum(_room(state.s, step.s), reach)
@@ -321,8 +322,8 @@ def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step
         objective, values = problem.values(moved.u)
         residual = torch.cat([values[:, : model.p], values[:, model.p :] + moved.s], -1)
         new = _merit(state.barrier, penalty, moved.s, objective, residual)
-        good = new <= merit + slack + ARMIJO * length * decrease
-        return moved, good & new.isfinite(), residual
+        good = (new <= merit + slack + ARMIJO * length * decrease) & new.isfinite()
+        return moved, good | ~running, residual
 
     length = longest
     result, accepted, residual = try_step(step, length)
@@ -425,9 +426,10 @@ def _push(problem: _Scaled, state: _State) -> _State:
 def _afresh(problem: _Scaled, state: _State, model: Model | None) -> _State:
     """Slacks, multipliers, barrier and penalty for a point that no step led to."""
     p = problem.batch.p
-    values = problem.values(state.u)[1]
+    here = problem.batch.expand_along(state.u, state.u)
+    values = here.values * problem.rows.row_scale
     s = torch.maximum(-values[:, p:], torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s))
     y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
     delta = state.delta if model is None else torch.maximum(8 * state.delta, 1e-4 * scale_of(model))
     new = dataclasses.replace(state, s=s, y=y, penalty=torch.ones_like(state.penalty), delta=delta)
-    return dataclasses.replace(new, y=_estimated(problem, new)) if p else new
+    return dataclasses.replace(new, y=_estimated(problem, new, here)) if p else new

@@ -14,14 +14,16 @@ from ..factorisation import Pair, factorise_dense
 from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
+from ..systems import Prepared
+from .compaction import compacted
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
 EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
 NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
-def polish(batch: Batch, raw: RawSolution) -> RawSolution:
-    """Improve every problem for as long as its residual falls.
+def polish(batch: Batch, raw: RawSolution, factor: Prepared | None = None) -> RawSolution:
+    """Improve every problem for as long as its residual falls; with a factorisation from nearby, if there is one.
 
     The active constraints are chosen anew in each step by comparing multipliers with slacks (a primal-dual active-set,
     or semismooth Newton, method), so that a wrong guess mends itself.
@@ -33,9 +35,12 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
     for _ in range(STEPS):
         if not improving.any():
             break
-        rows = improving.nonzero().flatten()
-        part = batch.select(rows)
-        step, change = _newton_step(part, u[rows], _rows(best, rows))
+        rows = compacted(improving)
+        if rows is None:
+            rows, part, near = torch.arange(batch.size, device=u.device), batch, factor
+        else:
+            part, near = batch.select(rows), None if factor is None else factor.take(rows)
+        step, change = _newton_step(part, u[rows], _rows(best, rows), near)
         moved = u[rows] + torch.where(step.isfinite().all(-1, keepdim=True), step, 0.0)
         new = assess(part, moved, best.multipliers[rows] + change)
         better = new.residual < best.residual[rows]
@@ -65,8 +70,12 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
     return best
 
 
-def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:
+def _newton_step(batch: Batch, u: Tensor, state: Assessment, near: Prepared | None) -> Pair:
     """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
+    if near is not None:
+        slope, values = batch.slopes(u, state.multipliers)
+        step, change = near.solve_system(-slope, -values)
+        return step, -change
     here = batch.expand(u, state.multipliers)
     step, change = factorise_dense(here.curvature, here.jacobian, state.active, None)(-here.gradient, -here.values)
     return step, -change
