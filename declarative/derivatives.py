@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .factorisation import Pair, times
+from .factorisation import Pair, diagonal_schur, times
 from .irregular import irregular
 from .krylov import MatrixFreeSystem
 from .linear import System
@@ -75,31 +75,54 @@ class Linearisation:
         """Whether decisions may depend on values, and only the values of the solution count, not its derivatives."""
         return not torch.is_grad_enabled() and not value_is_hidden(self.u)
 
-    def _diagonal(self, multipliers: Tensor | None) -> Tensor | None:  # (batch, m)
-        """The diagonal of the Hessian if that is all of it: H r = (H 1) * r for directions r without a pattern.
+    def _may_be_diagonal(self) -> bool:
+        """Whether it is worth while to look.
 
-        That it is diagonal at this point says nothing about its derivative, so a pass that is itself differentiated
+        That a Hessian is diagonal at a point says nothing about its derivative, so a pass that is itself differentiated
         takes the user's word or the dense matrix.
         """
-        recording, plainly = self.batch.recording, self._is_plain()
-        if self.hessian not in ("auto", "diagonal") or (self.hessian == "auto" and not plainly):
+        if self.hessian != "auto":
+            return self.hessian == "diagonal"
+        recording = self.batch.recording
+        worth = self.batch.m >= WORTH if recording is None else not recording.dense
+        return worth and self._is_plain()
+
+    def _diagonal(self, multipliers: Tensor | None) -> Tensor | None:  # (batch, m)
+        """The diagonal of the Hessian, if that is all of it."""
+        if not self._may_be_diagonal():
             return None
-        if self.hessian == "auto" and (self.batch.m < WORTH if recording is None else recording.dense):
-            return None
-        one = self.u.new_ones(self.batch.m)
-        directions = torch.stack([one, irregular(one), irregular(one, 1.1)])
-        products = self.batch.curvatures(self.u, multipliers, directions.expand(self.batch.size, *directions.shape))
-        diagonal = products[:, 0]
-        if plainly:
-            expected = diagonal.unsqueeze(1) * directions
-            rounding = 50 * torch.finfo(one.dtype).eps * torch.maximum(expected.abs(), products.abs())
-            if not bool(((products - expected).abs() <= rounding).all()):
-                if self.hessian == "diagonal":
-                    raise ValueError("hessian='diagonal' was declared, but the Hessian is not diagonal here.")
-                if recording is not None:
-                    recording.dense = True  # and that once is enough
-                return None
+        diagonal, regular = _probed(self.batch, self.u, multipliers)
+        if self._is_plain() and not bool(regular):
+            return self._not_diagonal()
         return diagonal
+
+    def _not_diagonal(self) -> None:
+        if self.hessian == "diagonal":
+            raise ValueError("hessian='diagonal' was declared, but the Hessian is not diagonal here.")
+        if self.batch.recording is not None:
+            self.batch.recording.dense = True  # and that once is enough
+
+    def diagonal_gradient(self, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...] | None:
+        """The exact gradient in one recorded go, if the Hessian turns out to be diagonal and positive; None if not."""
+        if self.builder or self.factor or self.batch.recording is None or not self._is_plain():
+            return None
+        if not self._may_be_diagonal():
+            return None
+
+        def gradient(
+            batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor | None, v: Tensor, w: Tensor
+        ) -> tuple[Tensor, ...]:
+            diagonal, regular = _probed(batch, u, multipliers)
+            solve, definite = diagonal_schur(diagonal, batch.jacobian(u), active)
+            return regular, definite.all(), *batch.pullback(u, multipliers, *solve(v, w), wanted)
+
+        name = ("diagonal gradient", *wanted)
+        active = self.active if self.batch.q else None
+        regular, definite, *grads = self.batch.recorded(name, gradient, self.u, self.multipliers, active, v, w)
+        if not bool(regular):
+            self._not_diagonal()
+            return None
+        return tuple(grads) if bool(definite) else None
 
     def _matrix_free(self) -> System:
         rows = self.rows()
@@ -125,6 +148,17 @@ class Linearisation:
             return self.batch.product(self.u, self.multipliers, z, s), times(rows, z)
 
         return PreparedSystem(factor, product, self._dense)
+
+
+def _probed(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Pair:  # (batch, m), ()
+    """The Hessian times ones, and whether that is its diagonal: H r = (H 1) * r for directions r without a pattern."""
+    one = u.new_ones(batch.m)
+    directions = torch.stack([one, irregular(one), irregular(one, 1.1)])
+    products = batch.curvatures(u, multipliers, directions.expand(batch.size, *directions.shape))
+    diagonal = products[:, 0]
+    expected = diagonal.unsqueeze(1) * directions
+    rounding = 50 * torch.finfo(u.dtype).eps * torch.maximum(expected.abs(), products.abs())
+    return diagonal, ((products - expected).abs() <= rounding).all()
 
 
 @dataclass(frozen=True)

@@ -55,33 +55,59 @@ def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str
 
 def factorise_diagonal(diagonal: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> Solve:
     """The same for H = diag(d), given by d (batch, m), without forming a matrix that is larger than A."""
+    regular, definite = diagonal_schur(diagonal, jacobian, active)
+    rest = ~definite
+    dense = None
+    if rest.any():  # not worth a way of their own
+        dense = factorise_dense(torch.diag_embed(diagonal[rest]), jacobian[rest], active[rest], name)
+
+    def solve(r: Tensor, t: Tensor) -> Pair:
+        z, s = regular(r, t)
+        if dense is not None:
+            z[rest], s[rest] = dense(r[rest], t[rest])
+        return z, s
+
+    return solve
+
+
+def diagonal_schur(diagonal: Tensor, jacobian: Tensor, active: Tensor | None) -> tuple[Solve, Tensor]:
+    """z = D^-1 (r - A' s) with (A D^-1 A') s = A D^-1 r - t, and for which problems this is accurate.
+
+    Decides nothing by values, so that it can be recorded. Without ``active`` all constraints hold with equality.
+    """
     eps = torch.finfo(diagonal.dtype).eps
-    mask = active.to(diagonal.dtype)
-    rows = jacobian * mask.unsqueeze(-1)
     definite = diagonal.amin(-1) > eps**0.5 * diagonal.amax(-1)
+    if active is None and jacobian.shape[1] == 1:
+        return _one_constraint(diagonal, jacobian[:, 0], definite)
+    mask = torch.ones_like(jacobian[..., 0]) if active is None else active.to(diagonal.dtype)
+    rows = jacobian * mask.unsqueeze(-1)
     weighted = rows / diagonal.unsqueeze(1)  # A H^-1, (batch, k, m)
     complement = weighted @ rows.mT + torch.diag_embed(1 - mask)
     small, info = torch.linalg.cholesky_ex(complement)
     if mask.shape[-1]:  # pivots compared with what they were before elimination: units do not matter
         pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (small, complement))
         definite = definite & (info == 0) & (pivots.square() > eps**0.5 * before).all(-1)
-    rest = ~definite
-    dense = None
-    if rest.any():  # not worth a way of their own
-        dense = factorise_dense(torch.diag_embed(diagonal[rest]), jacobian[rest], active[rest], name)
-        small = torch.where(rest[:, None, None], torch.diag_embed(torch.ones_like(mask)), small)
 
     def solve(r: Tensor, t: Tensor) -> Pair:
-        right = times(weighted, r) - mask * t
-        s = torch.cholesky_solve(right.unsqueeze(-1), small)
+        right = (times(weighted, r) - mask * t).unsqueeze(-1)
+        s = torch.cholesky_solve(right, small)
         # One step of refinement: what is left of the conditioning goes into s alone, for z follows from it exactly.
-        s = (s + torch.cholesky_solve(right.unsqueeze(-1) - complement @ s, small)).squeeze(-1) * mask
-        z = r / diagonal - times(weighted.mT, s)
-        if dense is not None:
-            z[rest], s[rest] = dense(r[rest], t[rest])
-        return z, s
+        s = (s + torch.cholesky_solve(right - complement @ s, small)).squeeze(-1) * mask
+        return r / diagonal - times(weighted.mT, s), s
 
-    return solve
+    return solve, definite
+
+
+def _one_constraint(diagonal: Tensor, normal: Tensor, definite: Tensor) -> tuple[Solve, Tensor]:
+    """The same for a single equality constraint."""
+    weighted = normal / diagonal
+    complement = (weighted * normal).sum(-1, keepdim=True)
+
+    def solve(r: Tensor, t: Tensor) -> Pair:
+        s = ((weighted * r).sum(-1, keepdim=True) - t) / complement
+        return r / diagonal - weighted * s, s
+
+    return solve, definite & (complement > 0).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -270,7 +296,7 @@ def kkt_matrix(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch
 
 def or_one(size: Tensor) -> Tensor:
     """A scale to divide by: 1 where it is zero or not finite."""
-    return torch.where((size > 0) & size.isfinite(), size, 1.0)
+    return torch.where((size > 0) & (size < torch.inf), size, 1.0)
 
 
 def _warn(which: Tensor, why: str, so: str) -> None:

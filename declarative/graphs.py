@@ -40,11 +40,12 @@ class Graph:
     def __init__(self, module: fx.GraphModule, structure: pytree.TreeSpec) -> None:
         self._forward = module.forward
         self._structure = structure
+        self._is_tuple = structure.type is tuple and all(part.is_leaf() for part in structure.children())
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> Any:
         with torch.no_grad():
             outputs = self._forward(*(x for x in tensors if x is not None))
-        return pytree.tree_unflatten(outputs, self._structure)
+        return tuple(outputs) if self._is_tuple else pytree.tree_unflatten(outputs, self._structure)
 
 
 def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph:
@@ -71,7 +72,8 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
         raise Unrecordable(f"{len(module.graph.nodes)} operations")
     with torch.no_grad():
         _Simplifier(module, given).run()
-    if sum(x.untyped_storage().nbytes() for name, x in module.named_buffers() if name.startswith(CONSTANT)) > MEMORY:
+    constants = [x for name, x in vars(module).items() if name.startswith(CONSTANT)]
+    if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
         raise Unrecordable("its constants take too much memory")
     nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
     with torch.no_grad(), without_saved_tensor_hooks():
@@ -93,9 +95,11 @@ def _moved(x: Tensor) -> Tensor:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    tolerance = torch.finfo(x.dtype).eps ** 0.75 if x.is_floating_point() else 0.0
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
+    if not x.is_floating_point():  # the outcome of a comparison, which rounding errors may decide
+        return True
+    tolerance = torch.finfo(x.dtype).eps ** 0.75
     scale = x.abs().nan_to_num(0.0, 0.0, 0.0).amax() if x.numel() else 0.0
     return torch.allclose(x, y, rtol=tolerance, atol=float(tolerance * scale), equal_nan=True)
 
@@ -146,7 +150,7 @@ class _Simplifier:
         self.values[node] = value
         if self._fold(node, value):
             return
-        for rewrite in (self._without_unit, self._without_identity, self._product_at_once):
+        for rewrite in (self._without_unit, self._by_number, self._without_identity, self._product_at_once):
             other = rewrite(node)
             if other is not None:
                 node.replace_all_uses_with(other)
@@ -182,7 +186,7 @@ class _Simplifier:
         name = f"{CONSTANT}{self.count}"
         self.count += 1
         value = _compressed(value)
-        self.module.register_buffer(name, value)
+        vars(self.module)[name] = value  # an ordinary attribute: buffers are looked up in a roundabout way
         with self.graph.inserting_before(before):
             node = self.graph.get_attr(name)
         self.values[node] = value
@@ -218,9 +222,8 @@ class _Simplifier:
 
     def _forget_unused(self) -> None:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
-        for name, _ in list(self.module.named_buffers()):
-            if name not in used:
-                delattr(self.module, name)
+        for name in [name for name in vars(self.module) if name.startswith(CONSTANT) and name not in used]:
+            delattr(self.module, name)
 
     # Rewrites: each returns the node to use instead, or None.
 
@@ -246,6 +249,35 @@ class _Simplifier:
             if x.shape == value.shape and x.stride() == value.stride():
                 return node.args[0]
         return None
+
+    def _by_number(self, node: fx.Node) -> fx.Node | None:
+        """A product with a constant that has one value everywhere, and one with two numbers in a row."""
+        if node.target is aten.mul.Tensor and all(isinstance(x, fx.Node) for x in node.args):
+            for place in (0, 1):
+                x, number = node.args[1 - place], self._number(node.args[place])
+                same = self.values[x].dtype == self.values[node].dtype and self.values[node].is_floating_point()
+                if number is not None and same:
+                    product = self._add(node, aten.mul.Scalar, x, number)
+                    return self._expanded(self._merged(product), node)
+            return None
+        return self._merged(node, None) if node.target is aten.mul.Scalar else None
+
+    def _number(self, node: fx.Node) -> float | None:
+        x = self.values[node]
+        if node not in self.constant or not x.numel() or not x.is_floating_point():
+            return None
+        first = x[(0,) * x.dim()]
+        return float(first) if bool((x == first).all()) else None
+
+    def _merged(self, node: fx.Node, otherwise: Any = ...) -> Any:
+        """(x * a) * b as x * (a b), or x if that is 1."""
+        x, number = node.args
+        if isinstance(x, fx.Node) and x.target is aten.mul.Scalar and len(x.users) <= 1:
+            number = number * x.args[1]
+            if number == 1 and self.values[x.args[0]].dtype == self.values[node].dtype:
+                return x.args[0]
+            return self._add(node, aten.mul.Scalar, x.args[0], number)
+        return node if otherwise is ... else otherwise
 
     def _is_one(self, argument: Any) -> bool:
         if isinstance(argument, fx.Node):

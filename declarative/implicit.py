@@ -132,15 +132,11 @@ class Implicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
-        cotangents = [
-            torch.zeros_like(x) if v is None else v for v, x in zip(given[:3], solved.tensors(), strict=False)
-        ]
+        v, w = _cotangents(given, solved)
         wanted = [i for i, x in enumerate(xs) if ctx.needs_input_grad[1 + i] and x.is_floating_point()]
         unmoved = (None,) * call.warm
         if not call.size or not wanted:
             return None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *unmoved
-        v = flat(cotangents[0])
-        w = torch.cat([-cotangents[1], cotangents[2]], -1)
         good = solved.codes == Status.CONVERGED
         masked = call.spec.on_failure == "mask"
         if masked:
@@ -203,6 +199,17 @@ class Implicit(torch.autograd.Function):
         return tuple(x.unflatten(0, (count, size)) for x in out), (0,) * len(out)
 
 
+def _cotangents(given: Sequence[Tensor | None], solved: Solved) -> tuple[Tensor, Tensor]:
+    """Those of y, and of both kinds of multipliers in the library's own convention; zero for what a loss leaves out."""
+    of_y, of_equalities, of_inequalities = given[:3]
+    v = flat(torch.zeros_like(solved.y) if of_y is None else of_y)
+    if of_equalities is None and of_inequalities is None:
+        return v, v.new_zeros(*solved.active.shape)
+    rows = (solved.multipliers, solved.inequality_multipliers)
+    a, b = (torch.zeros_like(x) if w is None else w for x, w in zip(rows, given[1:3], strict=True))
+    return v, torch.cat([-a, b], -1)
+
+
 def apply(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The Function, with a type."""
     result: tuple[Tensor, ...] = Implicit.apply(call, *tensors)  # type: ignore[no-untyped-call]
@@ -260,7 +267,7 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
         y=raw.y.reshape(first.shape).clone(),  # outputs that are views of other tensors confuse forward mode
         multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
-        active=found.active,
+        active=found.active.clone(),
         codes=codes,
         iterations=raw.iterations,
         residual=found.residual,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from .transforms import transformed, value_is_hidden
 __all__ = ["Pair", "Solve", "System", "full_precision", "times"]
 
 
-def full_precision(like: Tensor) -> torch.autocast:
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
     """Switch autocast off: whoever differentiates may be inside of it, and a gradient needs all of its digits."""
-    return torch.autocast(like.device.type, enabled=False)
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 class System(abc.ABC):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .factorisation import factorise_gram, or_one, times
 from .irregular import irregular
-from .problem import Batch
+from .problem import Batch, Expansion
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
@@ -50,14 +50,32 @@ class Assessment:
 
 def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assessment:
     """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints."""
-    here = batch.expand_along(u, scaled_direction(u))
+    if multipliers is None and (batch.q or batch.k > 1):
+        here = batch.expand_along(u, scaled_direction(u))
+        tight = None
+        if batch.q:
+            distance = here.values / constraint_scale(here.jacobian, u)
+            tight = _equalities(batch, u) | (distance.abs() < optimality_tolerance(u.dtype))
+        multipliers = estimate_multipliers(here.gradient, here.jacobian, tight)
+        return Assessment(*_conditions(batch, u, multipliers, here))
+
+    def conditions(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
+        here = batch.expand_along(u, scaled_direction(u))
+        given = estimate_multipliers(here.gradient, here.jacobian) if multipliers is None else multipliers
+        return _conditions(batch, u, given, here)
+
+    return Assessment(*batch.recorded("assessment", conditions, u, multipliers))
+
+
+def _equalities(batch: Batch, u: Tensor) -> Tensor:  # (batch, k)
+    return torch.arange(batch.k, device=u.device).expand(batch.size, -1) < batch.p
+
+
+def _conditions(batch: Batch, u: Tensor, multipliers: Tensor, here: Expansion) -> tuple[Tensor, ...]:
+    """The fields of an assessment."""
     gradient, values, jacobian, change = here.gradient, here.values, here.jacobian, here.curvature
     distance = values / constraint_scale(jacobian, u)  # how far in u a constraint is from holding with equality
-    equality = torch.arange(batch.k, device=u.device).expand_as(values) < batch.p
-    if multipliers is None:
-        tight = equality | (distance.abs() < optimality_tolerance(u.dtype)) if batch.q else None
-        multipliers = estimate_multipliers(gradient, jacobian, tight)
-
+    equality = _equalities(batch, u)
     slopes = gradient_scale(gradient, change)
     if batch.q:
         multipliers, active, weak, wrong = _complementarity(equality, distance, multipliers, jacobian, slopes)
@@ -71,9 +89,9 @@ def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assess
     residual = torch.maximum(stationarity, violation)
     residual = residual if wrong is None else torch.maximum(residual, wrong)
     # A number that is not finite makes every sum not finite; comparing with itself tells NaN from a residual.
-    finite = (u.sum(-1) + gradient.sum(-1) + values.sum(-1) + residual).isfinite()
-    residual = torch.where(finite, residual, torch.inf)
-    return Assessment(multipliers, active, weak, stationarity, violation, residual, jacobian)
+    total = (u.sum(-1) + gradient.sum(-1) + values.sum(-1) + residual).abs()
+    residual = torch.where(total < torch.inf, residual, torch.inf)
+    return multipliers, active, weak, stationarity, violation, residual, jacobian
 
 
 def _complementarity(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -174,10 +174,25 @@ class Batch:
             raise ValueError("a batch of no problems cannot be evaluated")
         in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
         mapped = torch.vmap(function, in_dims=in_dims)
+        return self.recorded(function.__name__, lambda batch, *rows: mapped(*rows, *batch.xs), *rows)
+
+    def recorded(self, name: Hashable, function: Callable[..., Any], *rows: Tensor | None) -> Any:
+        """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
+
+        Args:
+            name: tells it from other functions, together with whatever it captures.
+            function: what to compute. Everything that depends on the inputs has to come from the batch it is given.
+            *rows: other tensors, batch first.
+        """
         if self.recording is None:
-            return mapped(*rows, *self.xs)
-        key = (function.__name__, in_dims, self.shape, self.p, self.q)
-        return self.recording.run(key, mapped, (*rows, *self.xs))
+            return function(self, *rows)
+
+        def of_tensors(*tensors: Tensor | None) -> Any:
+            batch = dataclasses.replace(self, xs=tensors[len(rows) :], recording=None)
+            return function(batch, *tensors[: len(rows)])
+
+        key = (name, self.in_dims, self.shape, self.p, self.q)
+        return self.recording.run(key, of_tensors, (*rows, *self.xs))
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
@@ -250,20 +265,14 @@ class Batch:
             grads = self.problem.pullback(self.xs, u, multipliers, z, s)
             return tuple(grads[i] for i in chosen)
 
-        def pulled(u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
-            chosen_xs = tuple(xs[i] for i in chosen)
-            return torch.func.grad(self._pairing(u, lam, z, s, xs, chosen), tuple(range(len(chosen))))(*chosen_xs)
+        def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
+            inputs = tuple(batch.xs[i] for i in chosen)
+            return torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))(*inputs)
 
-        tensors = (u, multipliers, z, s, *self.xs)
-        if self.recording is None:
-            return pulled(*tensors)
-        key = ("pullback", self.in_dims, self.shape, self.p, self.q, tuple(chosen))
-        result: tuple[Tensor, ...] = self.recording.run(key, pulled, tensors)
+        result: tuple[Tensor, ...] = self.recorded(("pullback", *chosen), pulled, u, multipliers, z, s)
         return result
 
-    def _pairing(
-        self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, xs: Sequence[Tensor], chosen: Sequence[int]
-    ) -> Function:
+    def _pairing(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, chosen: Sequence[int]) -> Function:
         """x -> -(z' D_U L(x, u, lam) + s' c(x, u)), summed over the batch: problems are independent."""
 
         def one(u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
@@ -272,7 +281,7 @@ class Batch:
             return value if s is None or not self.k else value - (s * values).sum()
 
         def scalar(*inputs: Tensor) -> Tensor:
-            replaced = list(xs)
+            replaced = list(self.xs)
             for i, x in zip(chosen, inputs, strict=True):
                 replaced[i] = x
             in_dims = (*(None if row is None else 0 for row in (u, lam, z, s)), *self.in_dims)

@@ -12,6 +12,8 @@ from torch._C._functorch import (
     maybe_get_bdim,
 )
 
+MAPPED = torch._C._dispatch_key_parse("Batched")
+
 
 def has_tangent(x: Tensor) -> bool:
     """Whether forward mode is tracking a tensor."""
@@ -40,7 +42,7 @@ def value_is_hidden(x: Tensor) -> bool:
     """Whether no decision can depend on a tensor: inside ``torch.func``, or mapped over by ``is_grads_batched``."""
     if maybe_current_level() is not None:
         return True
-    mapped: bool = torch._C._dispatch_keys(x).has(torch._C._dispatch_key_parse("Batched"))
+    mapped: bool = torch._C._dispatch_keys(x).has(MAPPED)
     return mapped
 
 
