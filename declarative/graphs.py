@@ -188,7 +188,7 @@ class _Simplifier:
         value = _compressed(value)
         vars(self.module)[name] = value  # an ordinary attribute: buffers are looked up in a roundabout way
         with self.graph.inserting_before(before):
-            node = self.graph.get_attr(name)
+            node = self.graph.create_node("get_attr", name)
         self.values[node] = value
         self.constant.add(node)
         return node

@@ -344,6 +344,10 @@ def _nothing(first: Tensor) -> Solved:
 
 
 def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if not x.is_floating_point() or bool(
+        x.sum().isfinite()
+    ):  # one pass; a sum can overflow, and then all are looked at
+        return torch.ones(size, dtype=torch.bool, device=x.device)
     if dim is None:
         return x.isfinite().all().expand(size)
     return x.isfinite().reshape(size, -1).all(-1)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .transforms import slow_is_fine
+
 if TYPE_CHECKING:
     from .recording import Recording
 
@@ -142,10 +144,14 @@ class Batch:
     def _hessian(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
         return _rows(torch.func.vjp(lambda u: self._gradient(u, lam, *xs), u)[1], u, self.m)
 
+    def _slopes(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
+        """f, D_U L, c and A."""
+        (slope, values), objective = self._first_order(u, lam, *xs)
+        return objective, slope, values, self._jacobian(u, *xs)
+
     def _expansion(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c, A and D^2_UU L."""
-        (slope, values), objective = self._first_order(u, lam, *xs)
-        return objective, slope, values, self._jacobian(u, *xs), self._hessian(u, lam, *xs)
+        return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
 
     def _along(self, u: Tensor, lam: Tensor | None, direction: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c, A and D^2_UU L times a direction."""
@@ -174,7 +180,12 @@ class Batch:
             raise ValueError("a batch of no problems cannot be evaluated")
         in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
         mapped = torch.vmap(function, in_dims=in_dims)
-        return self.recorded(function.__name__, lambda batch, *rows: mapped(*rows, *batch.xs), *rows)
+
+        def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
+            with slow_is_fine():
+                return mapped(*rows, *batch.xs)
+
+        return self.recorded(function.__name__, evaluated, *rows)
 
     def recorded(self, name: Hashable, function: Callable[..., Any], *rows: Tensor | None) -> Any:
         """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
@@ -214,9 +225,9 @@ class Batch:
         slope: Tensor = self._evaluate(self._gradient, u, multipliers)
         return slope
 
-    def slopes(self, u: Tensor, multipliers: Tensor) -> Pair:
-        """D_U L and c."""
-        slopes: Pair = self._evaluate(self._first_order, u, multipliers)[0]
+    def slopes(self, u: Tensor, multipliers: Tensor | None = None) -> tuple[Tensor, ...]:
+        """f, D_U L, c and A."""
+        slopes: tuple[Tensor, ...] = self._evaluate(self._slopes, u, multipliers)
         return slopes
 
     def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch._C._functorch import (
@@ -13,6 +16,16 @@ from torch._C._functorch import (
 )
 
 MAPPED = torch._C._dispatch_key_parse("Batched")
+
+
+@contextmanager
+def slow_is_fine() -> Iterator[None]:
+    """Without vmap's warnings of operations that it has no fast rule for, which the user cannot do much about."""
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
 
 
 def has_tangent(x: Tensor) -> bool:

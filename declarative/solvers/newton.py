@@ -86,42 +86,52 @@ class Newton(Solver):
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
         whole, here = _scale(batch, start)
         problem, state = whole, _first_state(whole, start, here)
-        done, kept = state, None
-        rows = torch.arange(batch.size, device=start.device)
-        running = torch.ones_like(rows, dtype=torch.bool)
+        done = _Done(state, torch.arange(batch.size, device=start.device))
         for iteration in range(self.max_iterations + 1):
             model = problem.model(state)
-            factor = factorise(_tame(model), state.delta, state.failures > 0)
+            finite = model.finite()
+            tame = _tame(model, finite)
+            factor = factorise(tame, state.delta, state.failures > 0)
             state = _lower_barrier(state, model)
-            factor, step = _within_reach(factor, _tame(model), state)
-            state = self._judge(problem, state, model, factor, step, iteration)
-            ended = running & (state.code != RUNNING)
-            if ended.any():
-                done = done.put(rows[ended], state.take(ended))
-                kept = factor if kept is None else kept.put(rows[ended], factor.take(ended))
-                running = running & ~ended
-                if not running.any():
+            factor, step = _within_reach(factor, tame, state)
+            state = self._judge(problem, state, model, finite, factor, step, iteration)
+            if done.end(state.code != RUNNING, state, factor):
+                break
+            keep = done.compact()
+            if keep is not None:
+                state, problem = state.take(keep), problem.take(keep)
+                model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
+            before, state = state, _advance(problem, state, model, factor, step, done.running)
+            if not batch.q and (not iteration or _short(state.u - before.u, state.u)):
+                # If that was the last step, its factorisation shows it: no other Hessian is needed to find out.
+                model = problem.model(state, model.hessian)
+                step = factor.solve(model, state.barrier, model.residual())
+                now = self._judge(problem, state, model, model.finite(), factor, step, iteration + 1)
+                if done.end(now.code == Status.CONVERGED, now, factor):
                     break
-                keep = compacted(running)
-                if keep is not None:
-                    rows, running, state, problem = rows[keep], running[keep], state.take(keep), problem.take(keep)
-                    model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
-            state = _advance(problem, state, model, factor, step, running)
         return RawSolution(
-            y=done.u,
-            multipliers=-done.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
-            codes=done.code,
-            iterations=done.iterations,
+            y=done.state.u,
+            multipliers=-done.state.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
+            codes=done.state.code,
+            iterations=done.state.iterations,
             messages=("Newton",) * batch.size,
-            factor=_keep(batch, kept, whole.rows),
+            factor=_keep(batch, done.factor, whole.rows),
         )
 
     def _judge(
-        self, problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, iteration: int
+        self,
+        problem: _Scaled,
+        state: _State,
+        model: Model,
+        finite: Tensor,
+        factor: Factor,
+        step: Step,
+        iteration: int,
     ) -> _State:
         """End the problems that are solved or hopeless; push those off that sit at a saddle point."""
         default = torch.finfo(state.u.dtype).eps ** 0.6
-        feasible = model.violation() <= (self.feasibility_tolerance or default)
+        violation = model.violation()
+        feasible = violation <= (self.feasibility_tolerance or default)
         # On a badly scaled problem a small gradient says little: the next step must be short too, or be refused.
         near = step.u.abs().amax(-1) <= NEAR * state.u.abs().amax(-1).clamp(min=1.0)
         solved = (
@@ -134,17 +144,16 @@ class Newton(Solver):
         lost = ((solved & factor.indefinite()) | stuck) & (state.nudges < NUDGES)
         code = torch.full_like(state.code, RUNNING)
         code[state.failures > FAILURES] = Status.STALLED
-        code[(state.failures > FAILURES) & (model.violation() > ROUGH)] = Status.INFEASIBLE  # no step reduces it
+        code[(state.failures > FAILURES) & (violation > ROUGH)] = Status.INFEASIBLE  # no step reduces it
         far = state.u.abs().amax(-1) > FAR * problem.rows.reach
         code[far | (feasible & (model.objective < -FAR))] = Status.UNBOUNDED
         code[stuck] = Status.INFEASIBLE
         code[solved] = Status.CONVERGED
         code[lost] = RUNNING
-        code[~model.finite()] = Status.NOT_FINITE
+        code[~finite] = Status.NOT_FINITE
         if iteration == self.max_iterations:
             code[code == RUNNING] = Status.ITERATION_LIMIT
         pushed = lost & (code == RUNNING)
-        violation = model.violation()
         progress = feasible | (violation < 0.9 * state.least)
         return dataclasses.replace(
             state,
@@ -178,6 +187,36 @@ class _State(Rows):
     iterations: Tensor
 
 
+class _Done:
+    """The problems that have ended, and which ones the loop is still working on."""
+
+    def __init__(self, state: _State, rows: Tensor) -> None:
+        self.state = state
+        self.factor: Factor | None = None  # the last one of each problem
+        self.rows = rows  # the places in the batch of those in the loop
+        self.running = torch.ones_like(rows, dtype=torch.bool)
+
+    def end(self, ended: Tensor, state: _State, factor: Factor) -> bool:
+        """Keep the results of those that have ended; whether that is all."""
+        ended = self.running & ended
+        if ended.all() and len(ended) == len(self.state.code):
+            self.state, self.factor = state, factor  # all at once
+            return True
+        if ended.any():
+            rows = self.rows[ended]
+            self.state = self.state.put(rows, state.take(ended))
+            self.factor = factor if self.factor is None else self.factor.put(rows, factor.take(ended))
+            self.running = self.running & ~ended
+        return not self.running.any()
+
+    def compact(self) -> Tensor | None:
+        """The positions to go on with, if they have become few."""
+        keep = compacted(self.running)
+        if keep is not None:
+            self.rows, self.running = self.rows[keep], self.running[keep]
+        return keep
+
+
 @dataclass(frozen=True)
 class _Scales(Rows):
     objective_scale: Tensor  # (batch,)
@@ -200,16 +239,22 @@ class _Scaled:
         objective, values = self.batch.values(u)
         return objective * self.rows.objective_scale, values * self.rows.row_scale
 
-    def model(self, state: _State) -> Model:
+    def model(self, state: _State, hessian: Tensor | None = None) -> Model:
+        """The model at a point, with its own Hessian or one that is given."""
         scale, row_scale = self.rows.objective_scale, self.rows.row_scale
         stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-        here = self.batch.expand(state.u, stacked)
+        if hessian is None:
+            here = self.batch.expand(state.u, stacked)
+            objective, slope, values, jacobian = here.objective, here.gradient, here.values, here.jacobian
+            hessian = here.curvature * scale[:, None, None]
+        else:
+            objective, slope, values, jacobian = self.batch.slopes(state.u, stacked)
         return Model(
-            objective=here.objective * scale,
-            gradient=(here.gradient + times(here.jacobian.mT, stacked)) * scale.unsqueeze(-1),
-            values=here.values * row_scale,
-            jacobian=here.jacobian * row_scale.unsqueeze(-1),
-            hessian=here.curvature * scale[:, None, None],
+            objective=objective * scale,
+            gradient=(slope + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
+            values=values * row_scale,
+            jacobian=jacobian * row_scale.unsqueeze(-1),
+            hessian=hessian,
             y=state.y,
             s=state.s,
         )
@@ -273,9 +318,14 @@ def _keep(batch: Batch, factor: Factor | None, scales: _Scales) -> Kept | None:
     return Kept(factor.whole, factor.half, factor.small, factor.weight, scales.objective_scale, scales.row_scale)
 
 
-def _tame(model: Model) -> Model:
+def _short(step: Tensor, u: Tensor) -> bool:
+    """Whether the steps of most problems are so short that the next ones may be nothing."""
+    short = step.abs().amax(-1) <= 1e-4 * u.abs().amax(-1).clamp(min=1.0)
+    return bool(short.double().mean() > 0.5)
+
+
+def _tame(model: Model, finite: Tensor) -> Model:
     """The model with problems that are not finite blanked out: they end in this iteration, and must not stop others."""
-    finite = model.finite()
     if finite.all():
         return model
     blank = {name: torch.zeros_like(x) for name, x in vars(model).items()}

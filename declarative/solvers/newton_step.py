@@ -180,20 +180,17 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
     condensed = model.hessian
     if model.s.shape[-1]:
         condensed = condensed + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
-    gram = rows.mT @ rows
     size = scale_of(model)
-    unit = size / gram.abs().amax((-2, -1)).clamp(min=1e-8)
+    unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8)  # the largest entry of A'A is on its diagonal
     delta, weight = torch.where(refused, last, 0.0), unit.clone()
-    eye = torch.eye(condensed.shape[-1], dtype=condensed.dtype, device=condensed.device)
-    whole, good = _cholesky(condensed + delta[:, None, None] * eye + weight[:, None, None] * gram)
+    whole, good = _cholesky(_regularised(condensed, rows, delta, weight))
     failed = ~good
     for attempt in range(TRIES):
         if not failed.any():
             break
         if attempt:
             index = failed.nonzero().flatten()
-            matrix = condensed[index] + delta[index, None, None] * eye + weight[index, None, None] * gram[index]
-            factor, good = _cholesky(matrix)
+            factor, good = _cholesky(_regularised(condensed[index], rows[index], delta[index], weight[index]))
             whole[index[good]] = factor[good]
             failed[index[good]] = False
         if attempt < 1:  # a larger weight may be all that is missing
@@ -202,10 +199,18 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
             first = torch.maximum(1e-8 * size, last / 8)
             delta = torch.where(failed, torch.where(delta == 0, first, 8 * delta), delta)
     if failed.any():
+        eye = torch.eye(condensed.shape[-1], dtype=condensed.dtype, device=condensed.device)
         whole = torch.where(failed[:, None, None], eye, whole)
     half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
     small, damping = _factorise_complement(half.mT @ half, torch.zeros_like(size))
     return Factor(whole=whole, half=half, small=small, weight=weight, delta=delta, damping=damping, size=size)
+
+
+def _regularised(hessian: Tensor, rows: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
+    """H + d I + weight A'A, in one pass."""
+    matrix = torch.baddbmm(hessian, rows.mT * weight[:, None, None], rows) if rows.shape[1] else hessian.clone()
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
+    return matrix
 
 
 def _cholesky(matrix: Tensor) -> Pair:
@@ -239,4 +244,5 @@ def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batc
 
 def scale_of(model: Model) -> Tensor:  # (batch,)
     """The size of the Hessian; where it vanishes, a small part of the gradient's, so that a step stays within reach."""
-    return torch.maximum(model.hessian.abs().amax((-2, -1)), 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)
+    hessian = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1))
+    return torch.maximum(hessian, 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)

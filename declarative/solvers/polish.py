@@ -73,7 +73,7 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
 def _newton_step(batch: Batch, u: Tensor, state: Assessment, near: Prepared | None) -> Pair:
     """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
     if near is not None:
-        slope, values = batch.slopes(u, state.multipliers)
+        _, slope, values, _ = batch.slopes(u, state.multipliers)
         step, change = near.solve_system(-slope, -values)
         return step, -change
     here = batch.expand(u, state.multipliers)
