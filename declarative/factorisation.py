@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import NumericalWarning
+from .transforms import value_is_hidden
 
 Pair = tuple[Tensor, Tensor]
 Solve = Callable[[Tensor, Tensor], Pair]
@@ -153,17 +154,19 @@ class _Scales:
             force = torch.maximum(r.abs(), curved.abs().maximum(pulled.abs())).amax(-1)
             error = left.abs().amax(-1) / or_one(force)
             if gap.shape[-1]:
-                error = torch.maximum(error, gap.abs().amax(-1) / or_one(largest_of(t, z)))
+                error = torch.maximum(error, gap.abs().amax(-1) / or_one(largest_of(t, z, r)))  # H has unit size
             return left, gap, error
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             r, t = r / self.size[:, None], t * self.mask / self.length
             z, s = solve_scaled(r, t)
             left, gap, error = residual(z, s, r, t)
-            if bool((error > 100 * eps).any()):
+            hidden = value_is_hidden(error)  # then no decision can depend on it
+            if hidden or bool((error > 100 * eps).any()):
                 change_z, change_s = solve_scaled(left, gap)
                 z, s = z + change_z, s + change_s
-                _report_error(residual(z, s, r, t)[2], singular, name)
+                if not hidden:
+                    _report_error(residual(z, s, r, t)[2], singular, name)
             if not self.finite.all():
                 z = torch.where(self.finite[:, None], z, torch.nan)
             return z, s * self.size[:, None] / self.length * self.mask

@@ -66,20 +66,18 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
     try:
         with RECORDING, torch.no_grad(), without_saved_tensor_hooks():
             module = make_fx(torch.func.functionalize(flat_function, remove="mutations"))(*given)
+            if len(module.graph.nodes) > LARGEST_GRAPH:
+                raise Unrecordable(f"{len(module.graph.nodes)} operations")
+            _Simplifier(module, given).run()
+            nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
+            pairs = list(zip(flat_function(*nearby), module(*nearby), strict=True))
     except Exception as error:  # whatever tracing does not support, calling does
         raise Unrecordable(str(error)) from error
-    if len(module.graph.nodes) > LARGEST_GRAPH:
-        raise Unrecordable(f"{len(module.graph.nodes)} operations")
-    with torch.no_grad():
-        _Simplifier(module, given).run()
     constants = [x for name, x in vars(module).items() if name.startswith(CONSTANT)]
     if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
         raise Unrecordable("its constants take too much memory")
-    nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
-    with torch.no_grad(), without_saved_tensor_hooks():
-        pairs = zip(flat_function(*nearby), module(*nearby), strict=True)
-        if not all(_same(x, y) for x, y in pairs):
-            raise Unrecordable("the graph does not reproduce the function")
+    if not all(_same(x, y) for x, y in pairs):
+        raise Unrecordable("the graph does not reproduce the function")
     return Graph(module, structure[0])
 
 
@@ -172,7 +170,7 @@ class _Simplifier:
     def _fold(self, node: fx.Node, value: Any) -> bool:
         """Compute now what depends on no input; the likes of ones_like depend on a shape only."""
         fixed = all(n in self.constant for n in node.all_input_nodes) or node.target in SHAPE_ONLY
-        if not fixed:
+        if not fixed or (isinstance(value, Tensor) and value.is_meta):  # left over from removing mutations
             return False
         if not isinstance(value, Tensor):  # several outputs, to be folded one by one
             self.constant.add(node)
