@@ -136,6 +136,7 @@ class _Simplifier:
 
     def _call(self, node: fx.Node) -> None:
         arguments, options = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        node.target = RESHAPED_IN_PLACE.get(node.target, node.target)
         if _impure(node):
             raise Unrecordable(f"{node.target} changes something")
         try:
@@ -388,6 +389,15 @@ IN_PLACE = {
 }
 FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
+# On temporaries, whose former shape nobody uses again.
+RESHAPED_IN_PLACE = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+}
 SHAPE_ONLY = (
     aten.ones_like.default,
     aten.zeros_like.default,
