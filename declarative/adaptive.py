@@ -17,8 +17,8 @@ from torch import Tensor
 from .derivatives import Linearisation
 from .gradients import RULES, Rule, as_rule
 from .linear import Pair
-from .problem import value_is_hidden
 from .theory import cosine
+from .transforms import value_is_hidden
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from .adaptive import Adaptive
 from .derivatives import Linearisation
 from .descent import pull_each
 from .errors import NumericalWarning
+from .factorisation import kkt_matrix, rank_tolerance
 from .finite_differences import Comparison, compare_gradient
 from .gradients import RULES, Exact
 from .implicit import Call, Solved, _without_failures
 from .inputs import Inputs, ordinary_mode
-from .linear import kkt_matrix, rank_tolerance
 from .node import DeclarativeNode
 from .optimality import assess, optimality_tolerance
 from .setting import LARGE

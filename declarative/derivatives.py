@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .linear import DenseSystem, HessianSystem, Pair, Prepared, PreparedSystem, System, times
+from .factorisation import Pair, diagonal_schur, times
+from .irregular import irregular
+from .krylov import MatrixFreeSystem
+from .linear import System
 from .problem import Batch
+from .systems import DenseSystem, DiagonalHessianSystem, DiagonalSystem, HessianSystem, Prepared, PreparedSystem
+from .transforms import value_is_hidden
 
 Kind = Literal["full", "curvature", "objective"]
+Hessian = Literal["auto", "dense", "diagonal", "matrix-free"]
+LARGE = 2000  # variables, from which a dense Hessian is the last resort
+WORTH = 32  # variables, from which it pays to look for a diagonal Hessian in every call
 SystemBuilder = Callable[["Linearisation", Kind], System]
 
 
@@ -28,6 +36,8 @@ class Linearisation:
         builder: builds a structured system instead of the dense ones.
         extra: what the solver left for the builder, (batch, ...); most leave nothing.
         factor: the factorisation that the solver left, for a pass that is not itself differentiated.
+        hessian: what is known of the Hessian: ``auto``, ``dense``, ``diagonal`` or ``matrix-free``.
+        jacobian: A, if it is known already, likewise.
     """
 
     batch: Batch
@@ -37,26 +47,118 @@ class Linearisation:
     builder: SystemBuilder | None = None
     extra: Tensor | None = None
     factor: Prepared | None = None
+    hessian: Hessian = "auto"
+    jacobian: Tensor | None = None
+
+    def rows(self) -> Tensor:  # (batch, k, m)
+        """A."""
+        return self.batch.jacobian(self.u) if self.jacobian is None else self.jacobian
 
     def system(self, kind: Kind) -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
         if self.builder is not None:
             return self.builder(self, kind)
-        if kind == "full":
-            return self._dense() if self.factor is None else self._prepared(self.factor)
-        return HessianSystem(self.batch.hessian(self.u, None if kind == "objective" else self.multipliers))
+        if kind == "full" and self.factor is not None:
+            return self._prepared(self.factor)
+        multipliers = None if kind == "objective" else self.multipliers
+        diagonal = self._diagonal(multipliers)
+        if diagonal is not None:
+            if kind != "full":
+                return DiagonalHessianSystem(diagonal)
+            return DiagonalSystem(diagonal, self.rows(), self.active)
+        if kind != "full":
+            return HessianSystem(self.batch.hessian(self.u, multipliers))
+        large = self.hessian == "matrix-free" or (self.hessian == "auto" and self.batch.m > LARGE)
+        return self._matrix_free() if large and self._is_plain() else self._dense()
+
+    def _is_plain(self) -> bool:
+        """Whether decisions may depend on values, and only the values of the solution count, not its derivatives."""
+        return not torch.is_grad_enabled() and not value_is_hidden(self.u)
+
+    def _may_be_diagonal(self) -> bool:
+        """Whether it is worth while to look.
+
+        That a Hessian is diagonal at a point says nothing about its derivative, so a pass that is itself differentiated
+        takes the user's word or the dense matrix.
+        """
+        if self.hessian != "auto":
+            return self.hessian == "diagonal"
+        recording = self.batch.recording
+        worth = self.batch.m >= WORTH if recording is None else not recording.dense
+        return worth and self._is_plain()
+
+    def _diagonal(self, multipliers: Tensor | None) -> Tensor | None:  # (batch, m)
+        """The diagonal of the Hessian, if that is all of it."""
+        if not self._may_be_diagonal():
+            return None
+        diagonal, regular = _probed(self.batch, self.u, multipliers)
+        if self._is_plain() and not bool(regular):
+            return self._not_diagonal()
+        return diagonal
+
+    def _not_diagonal(self) -> None:
+        if self.hessian == "diagonal":
+            raise ValueError("hessian='diagonal' was declared, but the Hessian is not diagonal here.")
+        if self.batch.recording is not None:
+            self.batch.recording.dense = True  # and that once is enough
+
+    def diagonal_gradient(self, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...] | None:
+        """The exact gradient in one recorded go, if the Hessian turns out to be diagonal and positive; None if not."""
+        if self.builder or self.factor or self.batch.recording is None or not self._is_plain():
+            return None
+        if not self._may_be_diagonal():
+            return None
+
+        def gradient(
+            batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor | None, v: Tensor, w: Tensor
+        ) -> tuple[Tensor, ...]:
+            diagonal, regular = _probed(batch, u, multipliers)
+            solve, definite = diagonal_schur(diagonal, batch.jacobian(u), active)
+            return regular, definite.all(), *batch.pullback(u, multipliers, *solve(v, w), wanted)
+
+        name = ("diagonal gradient", *wanted)
+        active = self.active if self.batch.q else None
+        regular, definite, *grads = self.batch.recorded(name, gradient, self.u, self.multipliers, active, v, w)
+        if not bool(regular):
+            self._not_diagonal()
+            return None
+        return tuple(grads) if bool(definite) else None
+
+    def _matrix_free(self) -> System:
+        rows = self.rows()
+
+        def curvature(z: Tensor) -> Tensor:
+            return self.batch.product(self.u, self.multipliers, z, torch.zeros_like(self.multipliers))
+
+        def probe(directions: Tensor) -> Tensor:
+            return self.batch.curvatures(self.u, self.multipliers, directions)
+
+        return MatrixFreeSystem(
+            curvature, probe, rows, self.active, self._dense, required=self.hessian == "matrix-free"
+        )
 
     def _dense(self) -> System:
-        return DenseSystem(*self.batch.expand(self.u, self.multipliers).matrices(), self.active)
+        here = self.batch.expand(self.u, self.multipliers)
+        return DenseSystem(here.curvature, here.jacobian, self.active)
 
     def _prepared(self, factor: Prepared) -> System:
-        here = self.batch.expand(self.u, self.multipliers)
-        rows = self.batch.jacobian(self.u)
+        rows = self.rows()
 
         def product(z: Tensor, s: Tensor) -> Pair:
-            return here.pull((z, s))[0], times(rows, z)
+            return self.batch.product(self.u, self.multipliers, z, s), times(rows, z)
 
         return PreparedSystem(factor, product, self._dense)
+
+
+def _probed(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Pair:  # (batch, m), ()
+    """The Hessian times ones, and whether that is its diagonal: H r = (H 1) * r for directions r without a pattern."""
+    one = u.new_ones(batch.m)
+    directions = torch.stack([one, irregular(one), irregular(one, 1.1)])
+    products = batch.curvatures(u, multipliers, directions.expand(batch.size, *directions.shape))
+    diagonal = products[:, 0]
+    expected = diagonal.unsqueeze(1) * directions
+    rounding = 50 * torch.finfo(u.dtype).eps * torch.maximum(expected.abs(), products.abs())
+    return diagonal, ((products - expected).abs() <= rounding).all()
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .derivatives import Linearisation, SystemBuilder
+from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
 from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
-from .linear import Prepared, full_precision
+from .inspection import inspect, refuse_captured
+from .linear import full_precision
 from .optimality import Assessment, assess, optimality_tolerance
-from .problem import Batch, Problem, flat, inspect, plain, refuse_captured, value_is_hidden
+from .problem import Batch, Problem, flat
+from .recording import Recording, Recordings
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
+from .systems import Prepared
+from .transforms import plain, value_is_hidden
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class Spec:
     in_dims: InDims
     on_failure: str
     system: SystemBuilder | None
+    hessian: Hessian
+    recordings: Recordings
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the forward pass has computed anyway, for a backward pass that is not itself differentiated."""
+
+    factor: Prepared | None
+    jacobian: Tensor | None  # A at the solutions, (size, k, m)
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,8 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     messages: list[str] = field(default_factory=list)
-    factor: list[Prepared] = field(default_factory=list)  # at most one: what the solver left for the backward pass
+    left: list[Left] = field(default_factory=list)  # at most one: what the forward pass leaves for the backward pass
+    recording: list[Recording] = field(default_factory=list)  # at most one: of the functions as they were at this call
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -63,12 +78,14 @@ class Call:
     def batch(self, xs: tuple[Tensor, ...], solved: Solved) -> Batch:
         """The problems of this call, once a solution has told their sizes."""
         p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
-        return Batch(self.spec.problem, xs, self.in_dims, self.size, solved.y.shape[1:], p, q)
+        recording = self.recording[0] if self.recording else None
+        return Batch(self.spec.problem, xs, self.in_dims, self.size, solved.y.shape[1:], p, q, recording)
 
     def linearise(self, xs: tuple[Tensor, ...], solved: Solved) -> Linearisation:
         """The problems at their solutions."""
         batch, builder = self.batch(xs, solved), self.spec.system
-        return Linearisation(batch, flat(solved.y), solved.stacked(), solved.active, builder, solved.extra)
+        u, hessian = flat(solved.y), self.spec.hessian
+        return Linearisation(batch, u, solved.stacked(), solved.active, builder, solved.extra, hessian=hessian)
 
 
 @dataclass(frozen=True)
@@ -115,23 +132,19 @@ class Implicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
-        cotangents = [
-            torch.zeros_like(x) if v is None else v for v, x in zip(given[:3], solved.tensors(), strict=False)
-        ]
+        v, w = _cotangents(given, solved)
         wanted = [i for i, x in enumerate(xs) if ctx.needs_input_grad[1 + i] and x.is_floating_point()]
         unmoved = (None,) * call.warm
         if not call.size or not wanted:
             return None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *unmoved
-        v = flat(cotangents[0])
-        w = torch.cat([-cotangents[1], cotangents[2]], -1)
         good = solved.codes == Status.CONVERGED
         masked = call.spec.on_failure == "mask"
         if masked:
             xs, solved = _without_failures(call, xs, solved, good)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
         point = call.linearise(xs, solved)
-        if call.factor and not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w)):
-            point = dataclasses.replace(point, factor=call.factor[0])
+        if call.left and not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w)):
+            point = dataclasses.replace(point, factor=call.left[0].factor, jacobian=call.left[0].jacobian)
         with full_precision(v):
             found = call.spec.rule.pull(point, v, w, wanted)
         if masked:
@@ -186,6 +199,17 @@ class Implicit(torch.autograd.Function):
         return tuple(x.unflatten(0, (count, size)) for x in out), (0,) * len(out)
 
 
+def _cotangents(given: Sequence[Tensor | None], solved: Solved) -> tuple[Tensor, Tensor]:
+    """Those of y, and of both kinds of multipliers in the library's own convention; zero for what a loss leaves out."""
+    of_y, of_equalities, of_inequalities = given[:3]
+    v = flat(torch.zeros_like(solved.y) if of_y is None else of_y)
+    if of_equalities is None and of_inequalities is None:
+        return v, v.new_zeros(*solved.active.shape)
+    rows = (solved.multipliers, solved.inequality_multipliers)
+    a, b = (torch.zeros_like(x) if w is None else w for x, w in zip(rows, given[1:3], strict=True))
+    return v, torch.cat([-a, b], -1)
+
+
 def apply(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The Function, with a type."""
     result: tuple[Tensor, ...] = Implicit.apply(call, *tensors)  # type: ignore[no-untyped-call]
@@ -227,21 +251,23 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
     first = starts[0]
     if not call.size:
         return _nothing(first)
-    batch = inspect(call.spec.problem, xs, call.in_dims, call.size, first)
+    batch = _inspected(call, xs, first)
     finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
     raw = _solve_from_all(call.spec.solver, batch, torch.stack([flat(one) for one in starts]), finite)
     own = call.spec.solver.assess(batch, raw)
-    found = assess(batch, raw.y, raw.multipliers) if own is None else own
+    found = own or raw.assessment or assess(batch, raw.y, raw.multipliers)
     codes = _judge(batch, raw, found, finite, explain=own is None)
     call.messages[:] = raw.messages
-    if raw.factor is not None and call.differentiable and bool((codes == Status.CONVERGED).all()):
-        call.factor[:] = [raw.factor]
-    multipliers = torch.where((codes == Status.CONVERGED).unsqueeze(-1), found.multipliers, 0.0)
+    multipliers = found.multipliers
+    if bool(codes.any()):
+        multipliers = torch.where((codes == Status.CONVERGED).unsqueeze(-1), multipliers, 0.0)
+    elif call.differentiable:
+        call.left[:] = [Left(raw.factor, None if own is not None else found.jacobian)]
     solved = Solved(
         y=raw.y.reshape(first.shape).clone(),  # outputs that are views of other tensors confuse forward mode
         multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
-        active=found.active,
+        active=found.active.clone(),
         codes=codes,
         iterations=raw.iterations,
         residual=found.residual,
@@ -249,6 +275,24 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
     )
     _report(call, batch, solved, found)
     return solved
+
+
+def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
+    """The batch, once its functions have been looked at; what has been looked at before need not be again."""
+    batch = Batch(call.spec.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0)
+    recording = call.spec.recordings.find(batch, flat(first))
+    call.recording[:] = [] if recording is None else [recording]
+    shapes = (call.in_dims, first.shape, *((x.shape, x.dtype) for x in xs))
+    counts = None if recording is None else recording.inspected.get(shapes)
+    if counts is None:
+        batch, custom = inspect(batch, first)
+        if custom:  # its derivative is Python, and could change without a trace
+            recording = None
+            call.recording.clear()
+        counts = batch.p, batch.q
+        if recording is not None:
+            recording.remember(shapes, counts)
+    return dataclasses.replace(batch, p=counts[0], q=counts[1], recording=recording)
 
 
 def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
@@ -300,6 +344,10 @@ def _nothing(first: Tensor) -> Solved:
 
 
 def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if not x.is_floating_point() or bool(
+        x.sum().isfinite()
+    ):  # one pass; a sum can overflow, and then all are looked at
+        return torch.ones(size, dtype=torch.bool, device=x.device)
     if dim is None:
         return x.isfinite().all().expand(size)
     return x.isfinite().reshape(size, -1).all(-1)
@@ -339,10 +387,12 @@ def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, ex
     """
     tolerance = optimality_tolerance(raw.y.dtype)
     solved = found.residual <= tolerance
+    if bool((solved & finite & (raw.codes != Status.UNBOUNDED)).all()):
+        return torch.zeros_like(raw.codes)  # as nearly always
     codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
     if explain and batch.k and not solved.all():
         values = batch.constraints(raw.y)
-        values[:, batch.p :].clamp_(min=0.0)
+        values = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=0.0)], -1)
         jacobian = batch.jacobian(raw.y)
         slope = (jacobian.mT @ values.unsqueeze(-1)).squeeze(-1).abs().amax(-1)
         size = (jacobian.mT.abs() @ values.abs().unsqueeze(-1)).squeeze(-1).abs().amax(-1)
@@ -357,14 +407,16 @@ def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, ex
 
 def _report(call: Call, batch: Batch, solved: Solved, found: Assessment) -> None:
     """Raise or warn for the problems that failed, and warn of kinks where a derivative will be taken."""
-    failed = (solved.codes != Status.CONVERGED).nonzero().flatten().tolist()
+    failed = solved.codes.nonzero().flatten().tolist()
     if failed:
         solution = as_solution(solved, batch.objective(flat(solved.y)), tuple(call.messages))
         if call.spec.on_failure == "raise":
             raise SolverError(solution)
         warnings.warn(describe_failures(solution, failed), NumericalWarning, stacklevel=2)
+    if not batch.q or not call.differentiable:
+        return
     kinks = int((found.weak.any(-1) & (solved.codes == Status.CONVERGED)).sum())
-    if call.differentiable and kinks:
+    if kinks:
         warnings.warn(
             f"{kinks} of {call.size} problems have a constraint that is just active, with a zero multiplier: the "
             "solution has a kink there, and the one-sided derivative without that constraint was taken.",

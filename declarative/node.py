@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .derivatives import Derivatives, SystemBuilder
+from .derivatives import Derivatives, Hessian, SystemBuilder
 from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
 from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
@@ -26,9 +27,11 @@ from .inputs import (
     warm_start,
     without_values,
 )
-from .problem import Function, Problem, transformed
+from .problem import Function, Problem
+from .recording import AFTER, Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .transforms import transformed
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
@@ -60,6 +63,12 @@ class DeclarativeNode(nn.Module):
             found is returned, it contributes exactly zero gradient, and there is one warning.
         system: builds a structured linear system for the backward pass instead of the dense one; see
             :class:`declarative.linear.System`.
+        hessian: ``"dense"``; ``"diagonal"``, which you declare and which is never assembled; ``"matrix-free"``: the
+            backward pass by conjugate gradients on Hessian-vector products; or ``"auto"``, the default: a diagonal
+            Hessian is recognised, a large one is tried without a matrix first.
+        record: whether to record the derivatives as a graph and replay it, which saves most of Python's overhead: from
+            the first call on (True), never (False), or once a shape has been seen often enough (None, the default).
+            That the functions still do what was recorded is checked in every call.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -91,11 +100,17 @@ class DeclarativeNode(nn.Module):
         in_dims: int | Sequence[int | None] | None = 0,
         on_failure: Literal["raise", "mask"] = "raise",
         system: SystemBuilder | None = None,
+        hessian: Hessian = "auto",
+        record: bool | None = None,
     ) -> None:
         super().__init__()
         for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
             if not callable(function) and (function is not None or name == "objective"):
                 raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        if not isinstance(hessian, str) or hessian not in get_args(Hessian):
+            raise ValueError(f"hessian must be one of {', '.join(map(repr, get_args(Hessian)))}, but is {hessian!r}.")
+        if not (record is None or isinstance(record, bool)):
+            raise ValueError(f"record must be None, True or False, but is {record!r}.")
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         self._spec = Spec(
@@ -106,6 +121,8 @@ class DeclarativeNode(nn.Module):
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
             system=system,
+            hessian=hessian,
+            recordings=Recordings({None: AFTER, True: 0, False: math.inf}[record]),
         )
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
@@ -117,11 +134,33 @@ class DeclarativeNode(nn.Module):
 
     @property
     def gradient(self) -> Rule:
-        """The rule by which the node is differentiated."""
+        """The rule by which the node is differentiated.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> node.gradient
+            Exact()
+        """
         return self._spec.rule
 
     def with_gradient(self, gradient: str | Rule) -> DeclarativeNode:
-        """The same node with another gradient rule."""
+        """The same node with another gradient rule; everything else is shared.
+
+        Args:
+            gradient: a name or a :class:`Rule`.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+            >>> torch.autograd.grad(node.with_gradient("curvature")(x)[0, 0], x)[0]
+            tensor([[0.2000, 0.0000]])
+        """
         other = copy.copy(self)
         other._spec = dataclasses.replace(self._spec, rule=_as_rule(gradient))
         return other
@@ -133,6 +172,18 @@ class DeclarativeNode(nn.Module):
         Args:
             *xs: the inputs.
             start: where to start this time, a point for each problem: usually the last solution of the same problems.
+
+        Raises:
+            SolverError: a problem was not solved, unless the node masks such problems.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> node(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+            tensor([[0.6000, 0.8000],
+                    [0.0000, 1.0000]])
         """
         with ordinary_mode(xs) as xs:
             if without_values(xs):
@@ -143,7 +194,21 @@ class DeclarativeNode(nn.Module):
 
     @_opaque
     def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
-        """Solve the batch and return all that is known about it, differentiable like :meth:`forward`."""
+        """Solve the batch and return all that is known about it, differentiable like :meth:`forward`.
+
+        Args:
+            *xs: the inputs.
+            start: as in :meth:`forward`.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> solution = node.solve(torch.tensor([[3.0, 4.0]]))
+            >>> solution.y, solution.multipliers, solution.objective
+            (tensor([[0.6000, 0.8000]]), tensor([[-4.]]), tensor([8.]))
+        """
         with ordinary_mode(xs) as xs:
             inputs, call, solved = self._solve(xs, start)
             objective = solved.residual
@@ -154,7 +219,17 @@ class DeclarativeNode(nn.Module):
 
     @_opaque
     def derivatives(self, *xs: Tensor) -> Derivatives:
-        """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension."""
+        """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> d = node.derivatives(torch.tensor([[3.0, 4.0]]))
+            >>> d.A.shape, d.B.shape, d.H.shape
+            (torch.Size([1, 1, 2]), torch.Size([1, 2, 2]), torch.Size([1, 2, 2]))
+        """
         with ordinary_mode(xs) as xs:
             inputs, call, solved = self._solve(xs)
             return Derivatives.at(call.linearise(inputs.xs, solved))

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import factorise_dense, or_one, times
-from .problem import Batch
+from .factorisation import factorise_gram, or_one, times
+from .irregular import irregular
+from .problem import Batch, Expansion
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
@@ -35,6 +36,7 @@ class Assessment:
         active: which constraints hold with equality; all equalities, (batch, k).
         weak: inequalities with neither slack nor multiplier, where the solution has a kink, (batch, k).
         stationarity, violation, residual: relative; the residual is the largest of all the conditions', (batch,).
+        jacobian: A at the points, for whoever needs it too, (batch, k, m).
     """
 
     multipliers: Tensor
@@ -43,59 +45,90 @@ class Assessment:
     stationarity: Tensor
     violation: Tensor
     residual: Tensor
+    jacobian: Tensor | None = None
 
 
 def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assessment:
     """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints."""
-    here = batch.expand(u)
-    gradient, values = here.gradient, here.values
-    jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
-    distance = values / constraint_scale(jacobian, u)  # how far in u a constraint is from holding with equality
-    equality = torch.zeros_like(values, dtype=torch.bool)
-    equality[:, : batch.p] = True
-    if multipliers is None:
-        tight = equality | (distance.abs() < optimality_tolerance(u.dtype))
-        multipliers = estimate_multipliers(gradient, jacobian, tight)
+    if multipliers is None and (batch.q or batch.k > 1):
+        here = batch.expand_along(u, scaled_direction(u))
+        tight = None
+        if batch.q:
+            distance = here.values / constraint_scale(here.jacobian, u)
+            tight = _equalities(batch, u) | (distance.abs() < optimality_tolerance(u.dtype))
+        multipliers = estimate_multipliers(here.gradient, here.jacobian, tight)
+        return Assessment(*_conditions(batch, u, multipliers, here))
 
+    def conditions(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
+        here = batch.expand_along(u, scaled_direction(u))
+        given = estimate_multipliers(here.gradient, here.jacobian) if multipliers is None else multipliers
+        return _conditions(batch, u, given, here)
+
+    return Assessment(*batch.recorded("assessment", conditions, u, multipliers))
+
+
+def _equalities(batch: Batch, u: Tensor) -> Tensor:  # (batch, k)
+    return torch.arange(batch.k, device=u.device).expand(batch.size, -1) < batch.p
+
+
+def _conditions(batch: Batch, u: Tensor, multipliers: Tensor, here: Expansion) -> tuple[Tensor, ...]:
+    """The fields of an assessment."""
+    gradient, values, jacobian, change = here.gradient, here.values, here.jacobian, here.curvature
+    distance = values / constraint_scale(jacobian, u)  # how far in u a constraint is from holding with equality
+    equality = _equalities(batch, u)
     slopes = gradient_scale(gradient, change)
+    if batch.q:
+        multipliers, active, weak, wrong = _complementarity(equality, distance, multipliers, jacobian, slopes)
+        violation = largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
+    else:
+        active, weak, wrong = equality, ~equality, None
+        violation = largest(distance.abs())
+    left = gradient - times(jacobian.mT, multipliers)
+    force = times(jacobian.mT.abs(), multipliers.abs())
+    stationarity = (left / torch.maximum(slopes, force)).abs().amax(-1)
+    residual = torch.maximum(stationarity, violation)
+    residual = residual if wrong is None else torch.maximum(residual, wrong)
+    # A number that is not finite makes every sum not finite; comparing with itself tells NaN from a residual.
+    total = (u.sum(-1) + gradient.sum(-1) + values.sum(-1) + residual).abs()
+    residual = torch.where(total < torch.inf, residual, torch.inf)
+    return multipliers, active, weak, stationarity, violation, residual, jacobian
+
+
+def _complementarity(
+    equality: Tensor, distance: Tensor, multipliers: Tensor, jacobian: Tensor, slopes: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Which inequalities are active: multipliers, active, weak, and the violation of sign and complementarity."""
     strength = (jacobian.abs() / slopes.unsqueeze(1)).amax(-1)  # of a constraint, in the entries that it touches
     pull = multipliers * strength  # how hard a constraint pulls; that of an inequality is not positive
     slack = -distance
     active = equality | (-pull > slack.clamp(min=0.0))
-    small = kink_tolerance(u.dtype)
+    small = kink_tolerance(slack.dtype)
     weak = ~equality & (pull.abs() <= small) & (slack.abs() <= small)
     active = active & ~weak
-    multipliers = torch.where(active, multipliers, 0.0)
-
-    left = gradient - times(jacobian.mT, multipliers)
-    force = times(jacobian.mT.abs(), multipliers.abs())
-    stationarity = (left / torch.maximum(slopes, force)).abs().amax(-1)
-    violation = largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
-    wrong_sign = largest(torch.where(equality, 0.0, pull.clamp(min=0.0)))
-    complementarity = largest(torch.where(equality, 0.0, torch.minimum(-pull, slack).abs()))
-    residual = torch.stack([stationarity, violation, wrong_sign, complementarity]).amax(0)
-    finite = u.isfinite().all(-1) & gradient.isfinite().all(-1) & values.isfinite().all(-1)
-    residual = torch.where(finite & residual.isfinite(), residual, torch.inf)
-    return Assessment(multipliers, active, weak, stationarity, violation, residual)
+    wrong_sign = torch.where(equality, 0.0, pull.clamp(min=0.0))
+    both = torch.where(equality, 0.0, torch.minimum(-pull, slack).abs())  # a slack and a pull
+    return torch.where(active, multipliers, 0.0), active, weak, largest(torch.maximum(wrong_sign, both))
 
 
-def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor) -> Tensor:  # (batch, k)
-    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints."""
-    if not tight.shape[-1]:
-        return torch.zeros_like(tight, dtype=gradient.dtype)
-    mask = tight.to(gradient.dtype)
+def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor | None = None) -> Tensor:  # (batch, k)
+    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints (all of them by default)."""
+    size, k, _ = jacobian.shape
+    if not k:
+        return gradient.new_zeros(size, 0)
     length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
+    if k == 1 and tight is None:  # the formula; a row of zeros has the multiplier zero
+        row = jacobian[:, 0] / length
+        return (row * gradient).sum(-1, keepdim=True).nan_to_num(0.0, 0.0, 0.0) / length
+    mask = torch.ones_like(length) if tight is None else tight.to(gradient.dtype)
     rows = jacobian * (mask / length).unsqueeze(-1)
-    usable = rows.isfinite().all(-1).all(-1) & gradient.isfinite().all(-1)
-    rows = torch.where(usable[:, None, None], rows, 0.0)
-    gradient = torch.where(usable[:, None], gradient, 0.0)
-    gram = rows @ rows.mT + torch.diag_embed(1 - mask)
-    nothing = gram.new_zeros(gram.shape[0], 0)
-    solve = factorise_dense(gram, nothing[:, :, None].expand(-1, 0, gram.shape[-1]), nothing.bool(), None)
-    result = torch.zeros_like(mask)
-    for _ in range(2):  # the second pass makes up for the squared condition number of the Gram matrix
-        left = gradient - times(rows.mT, result)
-        result = result + solve(times(rows, left), nothing)[0]
+    usable = (rows.sum((-2, -1)) + gradient.sum(-1)).isfinite()
+    if not usable.all():
+        rows = torch.where(usable[:, None, None], rows, 0.0)
+        gradient = torch.where(usable[:, None], gradient, 0.0)
+    solve = factorise_gram(rows, mask)
+    result = solve(times(rows, gradient))
+    # A second pass makes up for the squared condition number of the Gram matrix.
+    result = result + solve(times(rows, gradient - times(rows.mT, result)))
     return result * mask / length
 
 
@@ -117,12 +150,6 @@ def constraint_scale(jacobian: Tensor, u: Tensor) -> Tensor:  # (batch, k)
 def scaled_direction(u: Tensor) -> Tensor:
     """The direction over which the change of the gradient is measured: every entry by about its own size."""
     return irregular(u) * u.abs().clamp(min=1.0)
-
-
-def irregular(u: Tensor) -> Tensor:
-    """A fixed direction with no pattern that a problem could share, with entries up to 1; like u in shape."""
-    steps = torch.arange(1, u.shape[-1] + 1, dtype=u.dtype, device=u.device)
-    return torch.cos(0.7 * steps.square()).expand_as(u)
 
 
 def largest(values: Tensor) -> Tensor:

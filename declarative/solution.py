@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .linear import Prepared
+from .systems import Prepared
+
+if TYPE_CHECKING:
+    from .optimality import Assessment
 
 
 class Status(enum.IntEnum):
@@ -130,6 +133,7 @@ class RawSolution:
     messages: tuple[str, ...]
     extra: Tensor | None = None  # (batch, ...), what a structured system can use again
     factor: Prepared | None = None  # of the full system, for all problems, if the solver has come by one
+    assessment: Assessment | None = None  # of these very points, if it has been made
 
     @classmethod
     def unsolved(cls, y: Tensor) -> RawSolution:
@@ -140,8 +144,9 @@ class RawSolution:
     def to(self, dtype: torch.dtype) -> RawSolution:
         """The same in another precision."""
         multipliers = None if self.multipliers is None else self.multipliers.to(dtype)
-        factor = self.factor if dtype == self.y.dtype else None
-        return replace(self, y=self.y.to(dtype), multipliers=multipliers, factor=factor)
+        if dtype == self.y.dtype:
+            return self
+        return replace(self, y=self.y.to(dtype), multipliers=multipliers, factor=None, assessment=None)
 
     def take(self, rows: Tensor) -> RawSolution:
         """The problems at these positions (indices or a mask)."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from declarative import ClosedForm, Rule
 from declarative.derivatives import Kind, Linearisation
-from declarative.linear import DenseSystem, HessianSystem, System
+from declarative.linear import System
+from declarative.systems import DenseSystem, HessianSystem
 
 from .layer import Inputs, Layer, require_floating, require_shape
 

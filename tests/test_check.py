@@ -8,8 +8,9 @@ from torch import Tensor
 
 from declarative import Adaptive, DeclarativeNode, check
 from declarative.check import CheckError, CheckResult, Grade
-from declarative.linear import HessianSystem, Solve
+from declarative.linear import Solve
 from declarative.optimality import optimality_tolerance
+from declarative.systems import HessianSystem
 from problems import Eigenvectors, OptimalTransport, SphereProjection
 from tests.helpers import DOUBLE, Case, case, cases, half_square
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from declarative import NumericalWarning
-from declarative.linear import DenseSystem, HessianSystem, kkt_matrix
+from declarative.factorisation import kkt_matrix
+from declarative.systems import DenseSystem, HessianSystem
 from tests.helpers import DOUBLE, relative
 
 M, K = 5, 3

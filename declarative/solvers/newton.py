@@ -20,11 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linear import times
-from ..optimality import estimate_multipliers, gradient_scale, irregular, largest, scaled_direction
-from ..problem import Batch
+from ..factorisation import times
+from ..irregular import irregular
+from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
+from ..problem import Batch, Expansion
 from ..solution import RawSolution, Status
 from .base import Solver
+from .compaction import compacted
 from .newton_step import Factor, Kept, Model, Rows, Step, factorise, scale_of
 from .polish import polish
 
@@ -78,46 +80,58 @@ class Newton(Solver):
         inner = batch if self.keep_dtype else batch.in_double()
         raw = self._solve(inner, start if inner is batch else start.to(torch.float64))
         if self.polish:
-            raw = polish(inner, raw)
+            raw = polish(inner, raw, raw.factor)
         return raw.to(start.dtype)
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        whole = problem = _scale(batch, start)
-        state = done = _first_state(problem, start)
-        rows = torch.arange(batch.size, device=start.device)
-        kept: Factor | None = None
+        whole, here = _scale(batch, start)
+        problem, state = whole, _first_state(whole, start, here)
+        done = _Done(state, torch.arange(batch.size, device=start.device))
         for iteration in range(self.max_iterations + 1):
             model = problem.model(state)
-            factor = factorise(_tame(model), state.delta, state.failures > 0)
+            finite = model.finite()
+            tame = _tame(model, finite)
+            factor = factorise(tame, state.delta, state.failures > 0)
             state = _lower_barrier(state, model)
-            factor, step = _within_reach(factor, _tame(model), state)
-            state = self._judge(problem, state, model, factor, step, iteration)
-            finished = state.code != RUNNING
-            if finished.any():
-                done = done.put(rows, state)
-                kept = factor if kept is None else kept.put(rows, factor)
-            if finished.all():
+            factor, step = _within_reach(factor, tame, state)
+            state = self._judge(problem, state, model, finite, factor, step, iteration)
+            if done.end(state.code != RUNNING, state, factor):
                 break
-            if finished.any():
-                keep = ~finished
-                rows, state, problem = rows[keep], state.take(keep), problem.take(keep)
+            keep = done.compact()
+            if keep is not None:
+                state, problem = state.take(keep), problem.take(keep)
                 model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
-            state = _advance(problem, state, model, factor, step)
+            before, state = state, _advance(problem, state, model, factor, step, done.running)
+            if not batch.q and (not iteration or _short(state.u - before.u, state.u)):
+                # If that was the last step, its factorisation shows it: no other Hessian is needed to find out.
+                model = problem.model(state, model.hessian)
+                step = factor.solve(model, state.barrier, model.residual())
+                now = self._judge(problem, state, model, model.finite(), factor, step, iteration + 1)
+                if done.end(now.code == Status.CONVERGED, now, factor):
+                    break
         return RawSolution(
-            y=done.u,
-            multipliers=-done.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
-            codes=done.code,
-            iterations=done.iterations,
+            y=done.state.u,
+            multipliers=-done.state.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
+            codes=done.state.code,
+            iterations=done.state.iterations,
             messages=("Newton",) * batch.size,
-            factor=_keep(batch, kept, whole.rows),
+            factor=_keep(batch, done.factor, whole.rows),
         )
 
     def _judge(
-        self, problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, iteration: int
+        self,
+        problem: _Scaled,
+        state: _State,
+        model: Model,
+        finite: Tensor,
+        factor: Factor,
+        step: Step,
+        iteration: int,
     ) -> _State:
         """End the problems that are solved or hopeless; push those off that sit at a saddle point."""
         default = torch.finfo(state.u.dtype).eps ** 0.6
-        feasible = model.violation() <= (self.feasibility_tolerance or default)
+        violation = model.violation()
+        feasible = violation <= (self.feasibility_tolerance or default)
         # On a badly scaled problem a small gradient says little: the next step must be short too, or be refused.
         near = step.u.abs().amax(-1) <= NEAR * state.u.abs().amax(-1).clamp(min=1.0)
         solved = (
@@ -130,17 +144,16 @@ class Newton(Solver):
         lost = ((solved & factor.indefinite()) | stuck) & (state.nudges < NUDGES)
         code = torch.full_like(state.code, RUNNING)
         code[state.failures > FAILURES] = Status.STALLED
-        code[(state.failures > FAILURES) & (model.violation() > ROUGH)] = Status.INFEASIBLE  # no step reduces it
+        code[(state.failures > FAILURES) & (violation > ROUGH)] = Status.INFEASIBLE  # no step reduces it
         far = state.u.abs().amax(-1) > FAR * problem.rows.reach
         code[far | (feasible & (model.objective < -FAR))] = Status.UNBOUNDED
         code[stuck] = Status.INFEASIBLE
         code[solved] = Status.CONVERGED
         code[lost] = RUNNING
-        code[~model.finite()] = Status.NOT_FINITE
+        code[~finite] = Status.NOT_FINITE
         if iteration == self.max_iterations:
             code[code == RUNNING] = Status.ITERATION_LIMIT
         pushed = lost & (code == RUNNING)
-        violation = model.violation()
         progress = feasible | (violation < 0.9 * state.least)
         return dataclasses.replace(
             state,
@@ -174,6 +187,36 @@ class _State(Rows):
     iterations: Tensor
 
 
+class _Done:
+    """The problems that have ended, and which ones the loop is still working on."""
+
+    def __init__(self, state: _State, rows: Tensor) -> None:
+        self.state = state
+        self.factor: Factor | None = None  # the last one of each problem
+        self.rows = rows  # the places in the batch of those in the loop
+        self.running = torch.ones_like(rows, dtype=torch.bool)
+
+    def end(self, ended: Tensor, state: _State, factor: Factor) -> bool:
+        """Keep the results of those that have ended; whether that is all."""
+        ended = self.running & ended
+        if ended.all() and len(ended) == len(self.state.code):
+            self.state, self.factor = state, factor  # all at once
+            return True
+        if ended.any():
+            rows = self.rows[ended]
+            self.state = self.state.put(rows, state.take(ended))
+            self.factor = factor if self.factor is None else self.factor.put(rows, factor.take(ended))
+            self.running = self.running & ~ended
+        return not self.running.any()
+
+    def compact(self) -> Tensor | None:
+        """The positions to go on with, if they have become few."""
+        keep = compacted(self.running)
+        if keep is not None:
+            self.rows, self.running = self.rows[keep], self.running[keep]
+        return keep
+
+
 @dataclass(frozen=True)
 class _Scales(Rows):
     objective_scale: Tensor  # (batch,)
@@ -193,43 +236,46 @@ class _Scaled:
 
     def values(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """f and c."""
-        return self.batch.objective(u) * self.rows.objective_scale, self.batch.constraints(u) * self.rows.row_scale
+        objective, values = self.batch.values(u)
+        return objective * self.rows.objective_scale, values * self.rows.row_scale
 
-    def model(self, state: _State) -> Model:
+    def model(self, state: _State, hessian: Tensor | None = None) -> Model:
+        """The model at a point, with its own Hessian or one that is given."""
         scale, row_scale = self.rows.objective_scale, self.rows.row_scale
         stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-        here = self.batch.expand(state.u, stacked)
-        hessian, jacobian = here.matrices()
+        if hessian is None:
+            here = self.batch.expand(state.u, stacked)
+            objective, slope, values, jacobian = here.objective, here.gradient, here.values, here.jacobian
+            hessian = here.curvature * scale[:, None, None]
+        else:
+            objective, slope, values, jacobian = self.batch.slopes(state.u, stacked)
         return Model(
-            objective=here.objective * scale,
-            gradient=(here.gradient + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
-            values=here.values * row_scale,
+            objective=objective * scale,
+            gradient=(slope + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
+            values=values * row_scale,
             jacobian=jacobian * row_scale.unsqueeze(-1),
-            hessian=hessian * scale[:, None, None],
+            hessian=hessian,
             y=state.y,
             s=state.s,
         )
 
 
-def _scale(batch: Batch, u: Tensor) -> _Scaled:
-    here = batch.expand(u)
-    jacobian, change = here.jacobian_and_curvature(scaled_direction(u))
-    slope = gradient_scale(here.gradient, change).amax(-1)
-    length = torch.linalg.vector_norm(jacobian, dim=-1)
+def _scale(batch: Batch, u: Tensor) -> tuple[_Scaled, Expansion]:
+    here = batch.expand_along(u, scaled_direction(u))
+    slope = gradient_scale(here.gradient, here.curvature).amax(-1)
+    length = torch.linalg.vector_norm(here.jacobian, dim=-1)
     usable = (length > 1e-8) & length.isfinite()
-    return _Scaled(
-        batch,
-        _Scales(
-            objective_scale=1 / slope,
-            row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
-            reach=u.abs().amax(-1).clamp(min=1.0),
-        ),
+    scales = _Scales(
+        objective_scale=1 / slope,
+        row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
+        reach=u.abs().amax(-1).clamp(min=1.0),
     )
+    return _Scaled(batch, scales), here
 
 
-def _first_state(problem: _Scaled, u: Tensor) -> _State:
+def _first_state(problem: _Scaled, u: Tensor, here: Expansion) -> _State:
     batch = problem.batch
-    _, values = problem.values(u)
+    values = here.values * problem.rows.row_scale
     none = u.new_zeros(batch.size)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     barrier = none + 0.1
@@ -251,16 +297,16 @@ def _first_state(problem: _Scaled, u: Tensor) -> _State:
         code=counts + RUNNING,
         iterations=counts.clone(),
     )
-    return dataclasses.replace(state, y=_estimated(problem, state)) if batch.p else state
+    return dataclasses.replace(state, y=_estimated(problem, state, here)) if batch.p else state
 
 
-def _estimated(problem: _Scaled, state: _State) -> Tensor:
+def _estimated(problem: _Scaled, state: _State, here: Expansion) -> Tensor:
     """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
     p, rows = problem.batch.p, problem.rows
-    jacobian = problem.batch.jacobian(state.u) * rows.row_scale.unsqueeze(-1)
-    gradient = problem.batch.gradient(state.u) * rows.objective_scale.unsqueeze(-1)
+    jacobian = here.jacobian * rows.row_scale.unsqueeze(-1)
+    gradient = here.gradient * rows.objective_scale.unsqueeze(-1)
     gradient = gradient + times(jacobian[:, p:].mT, state.y[:, p:])
-    guess = -estimate_multipliers(gradient, jacobian[:, :p], torch.ones_like(jacobian[:, :p, 0], dtype=torch.bool))
+    guess = -estimate_multipliers(gradient, jacobian[:, :p])
     usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
     return torch.cat([torch.where(usable, guess, 0.0), state.y[:, p:]], -1)
 
@@ -272,9 +318,14 @@ def _keep(batch: Batch, factor: Factor | None, scales: _Scales) -> Kept | None:
     return Kept(factor.whole, factor.half, factor.small, factor.weight, scales.objective_scale, scales.row_scale)
 
 
-def _tame(model: Model) -> Model:
+def _short(step: Tensor, u: Tensor) -> bool:
+    """Whether the steps of most problems are so short that the next ones may be nothing."""
+    short = step.abs().amax(-1) <= 1e-4 * u.abs().amax(-1).clamp(min=1.0)
+    return bool(short.double().mean() > 0.5)
+
+
+def _tame(model: Model, finite: Tensor) -> Model:
     """The model with problems that are not finite blanked out: they end in this iteration, and must not stop others."""
-    finite = model.finite()
     if finite.all():
         return model
     blank = {name: torch.zeros_like(x) for name, x in vars(model).items()}
@@ -308,7 +359,7 @@ def _within_reach(factor: Factor, model: Model, state: _State) -> tuple[Factor, 
     return factor, step
 
 
-def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step) -> _State:
+def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, running: Tensor) -> _State:
     """Take a step in each problem: Newton's where it makes progress, else a push or a step towards feasibility."""
     reach = state.radius / step.u.abs().amax(-1).clamp(min=1e-300)
     longest = torch.minimum(_room(state.s, step.s), reach)
@@ -321,8 +372,8 @@ def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step
         objective, values = problem.values(moved.u)
         residual = torch.cat([values[:, : model.p], values[:, model.p :] + moved.s], -1)
         new = _merit(state.barrier, penalty, moved.s, objective, residual)
-        good = new <= merit + slack + ARMIJO * length * decrease
-        return moved, good & new.isfinite(), residual
+        good = (new <= merit + slack + ARMIJO * length * decrease) & new.isfinite()
+        return moved, good | ~running, residual
 
     length = longest
     result, accepted, residual = try_step(step, length)
@@ -425,9 +476,10 @@ def _push(problem: _Scaled, state: _State) -> _State:
 def _afresh(problem: _Scaled, state: _State, model: Model | None) -> _State:
     """Slacks, multipliers, barrier and penalty for a point that no step led to."""
     p = problem.batch.p
-    values = problem.values(state.u)[1]
+    here = problem.batch.expand_along(state.u, state.u)
+    values = here.values * problem.rows.row_scale
     s = torch.maximum(-values[:, p:], torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s))
     y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
     delta = state.delta if model is None else torch.maximum(8 * state.delta, 1e-4 * scale_of(model))
     new = dataclasses.replace(state, s=s, y=y, penalty=torch.ones_like(state.penalty), delta=delta)
-    return dataclasses.replace(new, y=_estimated(problem, new)) if p else new
+    return dataclasses.replace(new, y=_estimated(problem, new, here)) if p else new

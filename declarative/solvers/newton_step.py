@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear import Pair, times
+from ..factorisation import Pair, times
 from ..optimality import largest
 
 TRIES = 30  # of ever larger regularisation
@@ -177,42 +177,56 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
     """
     p = model.p
     rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
-    weights = (model.y[:, p:] / model.s).unsqueeze(-1)
-    condensed = model.hessian + pull.mT @ (weights * pull)
-    gram = rows.mT @ rows
+    condensed = model.hessian
+    if model.s.shape[-1]:
+        condensed = condensed + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
     size = scale_of(model)
-    unit = size / gram.abs().amax((-2, -1)).clamp(min=1e-8)
+    unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8)  # the largest entry of A'A is on its diagonal
     delta, weight = torch.where(refused, last, 0.0), unit.clone()
-    eye = torch.eye(condensed.shape[-1], dtype=condensed.dtype, device=condensed.device)
-    whole = eye.expand_as(condensed).clone()
-    failed = torch.ones_like(size, dtype=torch.bool)
+    whole, good = _cholesky(_regularised(condensed, rows, delta, weight))
+    failed = ~good
     for attempt in range(TRIES):
-        index = failed.nonzero().flatten()
-        matrix = condensed[index] + delta[index, None, None] * eye + weight[index, None, None] * gram[index]
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-        good = (info == 0) & (pivots.square() > PIVOT * before).all(-1)  # compared entry by entry: units do not matter
-        whole[index[good]] = factor[good]
-        failed[index[good]] = False
         if not failed.any():
             break
+        if attempt:
+            index = failed.nonzero().flatten()
+            factor, good = _cholesky(_regularised(condensed[index], rows[index], delta[index], weight[index]))
+            whole[index[good]] = factor[good]
+            failed[index[good]] = False
         if attempt < 1:  # a larger weight may be all that is missing
             weight = torch.where(failed, 1e4 * unit, weight)
         else:
             first = torch.maximum(1e-8 * size, last / 8)
             delta = torch.where(failed, torch.where(delta == 0, first, 8 * delta), delta)
+    if failed.any():
+        eye = torch.eye(condensed.shape[-1], dtype=condensed.dtype, device=condensed.device)
+        whole = torch.where(failed[:, None, None], eye, whole)
     half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
     small, damping = _factorise_complement(half.mT @ half, torch.zeros_like(size))
     return Factor(whole=whole, half=half, small=small, weight=weight, delta=delta, damping=damping, size=size)
 
 
+def _regularised(hessian: Tensor, rows: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
+    """H + d I + weight A'A, in one pass."""
+    matrix = torch.baddbmm(hessian, rows.mT * weight[:, None, None], rows) if rows.shape[1] else hessian.clone()
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
+    return matrix
+
+
+def _cholesky(matrix: Tensor) -> Pair:
+    """The factor, and whether it is one; pivots are compared entry by entry: units do not matter."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
+    return factor, (info == 0) & (pivots.square() > PIVOT * before).all(-1)
+
+
 def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batch, p, p), (batch,)
     """Cholesky with at least this relative damping, and more where the equalities depend on each other."""
     p = complement.shape[-1]
-    eye = torch.eye(p, dtype=complement.dtype, device=complement.device)
-    small = eye.expand_as(complement).clone()
     if not p:
-        return small, damping
+        return complement, damping
+    eye = torch.eye(p, dtype=complement.dtype, device=complement.device)
+    small = eye.expand_as(complement)
     trace = torch.diagonal(complement, dim1=-2, dim2=-1).sum(-1).clamp(min=1e-8)
     failed, used = torch.ones_like(trace, dtype=torch.bool), torch.ones_like(damping)
     for least in (0.0, 1e-12, 1e-9, 1e-6, 1.0):
@@ -230,4 +244,5 @@ def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batc
 
 def scale_of(model: Model) -> Tensor:  # (batch,)
     """The size of the Hessian; where it vanishes, a small part of the gradient's, so that a step stays within reach."""
-    return torch.maximum(model.hessian.abs().amax((-2, -1)), 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)
+    hessian = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1))
+    return torch.maximum(hessian, 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)

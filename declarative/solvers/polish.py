@@ -10,32 +10,48 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..linear import Pair, factorise_dense
+from ..factorisation import Pair, factorise_dense
 from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
+from ..systems import Prepared
+from .compaction import compacted
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
 EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
 NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
-def polish(batch: Batch, raw: RawSolution) -> RawSolution:
-    """Improve every problem for as long as its residual falls.
+def polish(batch: Batch, raw: RawSolution, factor: Prepared | None = None) -> RawSolution:
+    """Improve every problem for as long as its residual falls; with a factorisation from nearby, if there is one.
 
     The active constraints are chosen anew in each step by comparing multipliers with slacks (a primal-dual active-set,
     or semismooth Newton, method), so that a wrong guess mends itself.
     """
-    u = raw.y
-    best = _first_assessment(batch, u, raw.multipliers)
+    u, best = raw.y, _first_assessment(batch, raw.y, raw.multipliers)
     exact = EXACT * torch.finfo(u.dtype).eps
+    if factor is not None:
+        u, best = _improve(batch, u, best, exact, factor)
+        exact = 1e3 * exact  # what it could not do to within three digits of the best, new factorisations shall
+    u, best = _improve(batch, u, best, exact, None)
+    doubtful = (best.residual > optimality_tolerance(u.dtype)) & (raw.codes == Status.CONVERGED)
+    codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
+    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes, assessment=best)
+
+
+def _improve(
+    batch: Batch, u: Tensor, best: Assessment, exact: float, factor: Prepared | None
+) -> tuple[Tensor, Assessment]:
     improving = (best.residual < NEAR) & (best.residual > exact)
     for _ in range(STEPS):
         if not improving.any():
             break
-        rows = improving.nonzero().flatten()
-        part = batch.select(rows)
-        step, change = _newton_step(part, u[rows], _rows(best, rows))
+        rows = compacted(improving)
+        if rows is None:
+            rows, part, near = torch.arange(batch.size, device=u.device), batch, factor
+        else:
+            part, near = batch.select(rows), None if factor is None else factor.take(rows)
+        step, change = _newton_step(part, u[rows], _rows(best, rows), near)
         moved = u[rows] + torch.where(step.isfinite().all(-1, keepdim=True), step, 0.0)
         new = assess(part, moved, best.multipliers[rows] + change)
         better = new.residual < best.residual[rows]
@@ -43,9 +59,7 @@ def polish(batch: Batch, raw: RawSolution) -> RawSolution:
         u = u.index_copy(0, accepted, moved[better])
         best = _merge(best, accepted, _rows(new, better))
         improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
-    doubtful = (best.residual > optimality_tolerance(u.dtype)) & (raw.codes == Status.CONVERGED)
-    codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
-    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes)
+    return u, best
 
 
 def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
@@ -53,9 +67,8 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
     best = assess(batch, u, multipliers)
     if not batch.q or bool((best.residual <= optimality_tolerance(u.dtype)).all()):
         return best
-    here = batch.expand(u)
-    values, gradient = here.values, here.gradient
-    jacobian, _ = here.jacobian_and_curvature(u)
+    here = batch.expand_along(u, u)
+    values, gradient, jacobian = here.values, here.gradient, here.jacobian
     reach = constraint_scale(jacobian, u)
     equality = torch.arange(batch.k, device=u.device) < batch.p
     tight = [equality | (values > -near * reach) for near in (1e-8, 1e-4, 1e-2)]
@@ -66,10 +79,14 @@ def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> As
     return best
 
 
-def _newton_step(batch: Batch, u: Tensor, state: Assessment) -> Pair:
+def _newton_step(batch: Batch, u: Tensor, state: Assessment, near: Prepared | None) -> Pair:
     """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
+    if near is not None:
+        _, slope, values, _ = batch.slopes(u, state.multipliers)
+        step, change = near.solve_system(-slope, -values)
+        return step, -change
     here = batch.expand(u, state.multipliers)
-    step, change = factorise_dense(*here.matrices(), state.active, None)(-here.gradient, -here.values)
+    step, change = factorise_dense(here.curvature, here.jacobian, state.active, None)(-here.gradient, -here.values)
     return step, -change
 
 
