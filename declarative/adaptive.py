@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import is_number, require_counts, require_flags
 from .derivatives import Linearisation
 from .gradients import RULES, Rule, as_rule
 from .linear import Pair
@@ -47,6 +49,10 @@ class Adaptive(Rule):
 
     The first backward pass, and every ``probe_every``-th after it, is a probe: both gradients are computed, the exact
     one is used, and their cosines are compared problem by problem. Between probes only one gradient is computed.
+
+    A probe sees the gradients of the layer's own inputs, and nothing of what lies before it. A part of the cheap gradient
+    that does no harm there can add up: one that moves all scores together leaves transport unchanged and looks right to
+    every probe, while the scores drift away. Centre the scores then (``scores - scores.mean(...)``) before the layer.
 
     **This rule has state**, unlike the nodes: give each node an instance of its own (a shared one makes one decision
     for all of its nodes), and save ``rule.state_dict()`` beside that of the model. Copies and pickles carry the state
@@ -97,12 +103,11 @@ class Adaptive(Rule):
         returns: bool = False,
         keep: int = 1000,
     ) -> None:
-        for name, count in (("probe_every", probe_every), ("patience", patience), ("keep", keep)):
-            if not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be a positive integer, but is {count!r}.")
-        if not -1 <= threshold <= 1:
+        require_counts(probe_every=probe_every, patience=patience, keep=keep)
+        require_flags(returns=returns)
+        if not is_number(threshold) or not -1 <= threshold <= 1:
             raise ValueError(f"threshold is a cosine and must be between -1 and 1, but is {threshold!r}.")
-        if not 0 < fraction <= 1:
+        if not is_number(fraction) or not 0 < fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, but is {fraction!r}.")
         self.cheap = as_rule(cheap)
         if isinstance(self.cheap, Adaptive):
@@ -117,7 +122,7 @@ class Adaptive(Rule):
         self.uses_cheap = True
         self._failed = 0  # probes in a row
         self._due = 0  # the call of the next probe
-        self._history: deque[Probe] = deque(maxlen=keep)
+        self._history: deque[Probe] = deque(maxlen=min(keep, sys.maxsize))
         self._lock = threading.Lock()
 
     @property
@@ -220,13 +225,19 @@ class Adaptive(Rule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned; the configuration stays that of this instance."""
+        if not isinstance(state, dict):
+            raise TypeError(f"state must be what state_dict() returned, but is {type(state).__name__}.")
         missing = self.state_dict().keys() ^ state.keys()
         if missing:
-            raise ValueError(f"this is not the state of an Adaptive rule: missing or unexpected {sorted(missing)}.")
+            names = sorted(map(str, missing))
+            raise ValueError(f"this is not the state of an Adaptive rule: missing or unexpected {names}.")
+        require_counts(0, **{name: state[name] for name in ("calls", "cheap_calls", "failed", "due")})
+        require_flags(uses_cheap=state["uses_cheap"])
+        history = _as_probes(state["history"])
         with self._lock:
             self.calls, self.cheap_calls = state["calls"], state["cheap_calls"]
             self.uses_cheap, self._failed, self._due = state["uses_cheap"], state["failed"], state["due"]
-            self._history = deque((Probe(**probe) for probe in state["history"]), self._history.maxlen)
+            self._history = deque(history, self._history.maxlen)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -244,3 +255,20 @@ class Adaptive(Rule):
         now = "cheap" if self.uses_cheap else "exact"
         counts = f"{self.cheap_calls} of {self.calls} backward passes were cheap"
         return f"Adaptive(cheap={self.cheap!r}, now {now}, {counts}{last})"
+
+
+def _as_probes(history: object) -> list[Probe]:
+    """The probes of a state.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    names = {entry.name for entry in dataclasses.fields(Probe)}
+    for one in history if isinstance(history, list) else [history]:
+        if (
+            not isinstance(one, dict)
+            or one.keys() != names
+            or not all(isinstance(x, int | float) for x in one.values())
+        ):
+            raise ValueError(f"history must be a list of probes, as state_dict() returns it, but there is {one!r}.")
+    return [Probe(**one) for one in history]  # type: ignore[attr-defined]

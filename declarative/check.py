@@ -80,7 +80,10 @@ class CheckResult:
         return self
 
     def __getitem__(self, name: str) -> Line:
-        return next(line for line in self.lines if line.name == name)
+        lines = {line.name: line for line in self.lines}
+        if name not in lines:
+            raise KeyError(f"there is no line {name!r}, but {', '.join(map(repr, lines))}")
+        return lines[name]
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = [[line.grade.value, line.name, line.value, line.advice] for line in self.lines]
@@ -295,6 +298,8 @@ def _gradient_line(call: Call, inputs: Inputs, i: int) -> Line:
 
 def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
     eps = torch.finfo(dtype).eps
+    if found.kinks and not found.tested:
+        return Line(name, "there is none to compare with: the solution has a kink here", Grade.SKIP)
     value = f"largest relative difference from finite differences {found.worst:.1e} in {found.tested} comparisons"
     if found.worst > eps**0.125:
         advice = "The gradient is wrong here, or the solver inexact: see the lines above, and tighten the solver."
@@ -306,6 +311,8 @@ def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
         notes.append(f"{found.jumped} time(s) the solver jumped to another solution (a sign, a local minimum).")
     if found.lost:
         notes.append(f"{found.lost} time(s) a neighbouring problem has no solution: is the input confined to a set?")
+    if found.kinks:
+        notes.append(f"{found.kinks} time(s) there is none to compare with: the solution has a kink.")
     if not found.tested:
         value = "not tested: no neighbouring problem was solved nearby"
     return Line(name, value, Grade.WARN if notes else Grade.PASS, " ".join(notes))

@@ -81,7 +81,7 @@ class Side:
         violation: the largest of abs(h) and max(g, 0), (batch,).
         residual: of the optimality conditions, relative, as in ``node.solve(x).residual``; NaN where the problems are
             too large to tell, (batch,).
-        forward: the shortest time of a call, in seconds.
+        forward: the shortest time of a call, in seconds; NaN if it was not taken.
         backward: likewise.
     """
 
@@ -99,9 +99,8 @@ class Side:
             self.name,
             f"{self.objective.mean():.10g}",
             *(f"{x.max():.1e}" for x in (self.violation, self.residual)),
-            f"{1e3 * self.forward:.3g} ms",
-            f"{1e3 * self.backward:.3g} ms",
-            f"{other.forward / self.forward:.3g} / {_ratio(other.backward, self.backward)}",
+            *("n/a" if time != time else f"{1e3 * time:.3g} ms" for time in (self.forward, self.backward)),
+            f"{_ratio(other.forward, self.forward)} / {_ratio(other.backward, self.backward)}",
         ]
 
 
@@ -217,6 +216,7 @@ def compare(
     *xs: Tensor | None,
     v: Tensor | None = None,
     seconds: float = SECONDS,
+    timing: bool = True,
 ) -> ComparisonReport:
     """Run a node and another implementation on the same inputs, forward and backward, and compare all they return.
 
@@ -232,6 +232,7 @@ def compare(
         *xs: the inputs.
         v: the incoming gradient, in the shape of the solution; by default random, the same in every call.
         seconds: how long to repeat each call for its shortest time; one that takes longer runs once.
+        timing: whether to take the times at all, which is most of the work.
 
     Raises:
         TypeError, ValueError: the node is none, the reference returns no tensor or one of another shape, v has another
@@ -269,9 +270,10 @@ def compare(
         if not inputs.size:
             raise ValueError("a batch of no problems cannot be compared.")
         v = _cotangent(v, solved.y if inputs.batched else solved.y[0], inputs.dtype)
-        runner = _Runner(leaves, wanted, v, seconds)
+        runner = _Runner(leaves, wanted, v, seconds if timing else None)
         judge = _Judge.of(inputs, call, solved)
-        runner.backward(runner.forward(node)[0])  # the first call pays for what later ones find ready
+        if timing:
+            runner.backward(runner.forward(node)[0])  # the first call pays for what later ones find ready
         ours = judge.examine(f"node ({type(node.gradient).__name__.lower()})", runner, node)
         theirs = judge.examine("reference", runner, reference)
     dims = _batch_dims(node, leaves, inputs)
@@ -298,7 +300,7 @@ class _Runner:
     leaves: Sequence[Tensor | None]
     wanted: Sequence[int]
     v: Tensor
-    seconds: float
+    seconds: float | None  # None: times are not taken
 
     def forward(self, function: Callable[..., object]) -> tuple[Tensor, float]:
         result, taken = self._shortest(lambda: function(*self.leaves))
@@ -324,6 +326,8 @@ class _Runner:
 
     def _shortest(self, function: Callable[[], Result]) -> tuple[Result, float]:
         """The first result, and the shortest time: other programs can only make a call longer."""
+        if self.seconds is None:
+            return function(), float("nan")
         times: list[float] = []
         results: list[Result] = []
         while not times or (sum(times) < self.seconds and len(times) < REPEATS):

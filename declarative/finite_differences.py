@@ -27,12 +27,14 @@ class Comparison:
         tested: how many comparisons there were.
         jumped: how many were left out because the solver went to a solution far away.
         lost: how many were left out because a neighbouring problem was not solved.
+        kinks: how many were left out because other constraints are active on one side: there is no derivative between.
     """
 
     worst: float = 0.0
     tested: int = 0
     jumped: int = 0
     lost: int = 0
+    kinks: int = 0
 
     def merge(self, other: Comparison) -> Comparison:
         """Both together."""
@@ -41,6 +43,7 @@ class Comparison:
             self.tested + other.tested,
             self.jumped + other.jumped,
             self.lost + other.lost,
+            self.kinks + other.kinks,
         )
 
 
@@ -63,14 +66,17 @@ def compare_gradient(call: Call, inputs: Inputs, i: int, dtype: torch.dtype) -> 
     total = Comparison()
     for _ in range(DIRECTIONS):
         direction, v = (
-            torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like) for like in (xs[i], point.u)
+            torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
+            for like in (xs[i], point.u)
         )
         ends = [solve_plain(call, (*xs[:i], xs[i] + h * direction, *xs[i + 1 :])) for h in (step, -step)]
         solved = good & (ends[0].codes == Status.CONVERGED) & (ends[1].codes == Status.CONVERGED)
         each = direction.unsqueeze(0) if inputs.in_dims[i] is None else direction
         predicted = (pull_each(RULES["exact"], point, v, [i]) * flat(each)).sum(-1)
-        result = _compare(point.u, flat(ends[0].y), flat(ends[1].y), step, v, predicted, solved)
-        total = total.merge(dataclasses.replace(result, lost=int((good & ~solved).sum())))
+        smooth = (ends[0].active == ends[1].active).all(-1)
+        result = _compare(point.u, flat(ends[0].y), flat(ends[1].y), step, v, predicted, solved & smooth)
+        lost, kinks = (int(rows.sum()) for rows in (good & ~solved, solved & ~smooth))
+        total = total.merge(dataclasses.replace(result, lost=lost, kinks=kinks))
     return total
 
 

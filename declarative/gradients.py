@@ -157,6 +157,6 @@ def as_rule(gradient: str | Rule) -> Rule:
     """The rule of this name, or the rule itself."""
     if isinstance(gradient, Rule):
         return gradient
-    if gradient not in RULES:
+    if not isinstance(gradient, str) or gradient not in RULES:
         raise ValueError(f"gradient must be one of {', '.join(map(repr, RULES))} or a Rule, but is {gradient!r}.")
     return RULES[gradient]

@@ -23,7 +23,7 @@ from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
 from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
-from .inspection import inspect, refuse_captured
+from .inspection import IN_PLACE, inspect, refuse_captured
 from .linear import full_precision
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
@@ -253,7 +253,7 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
         return _nothing(first)
     batch = _inspected(call, xs, first)
     finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
-    raw = _solve_from_all(call.spec.solver, batch, torch.stack([flat(one) for one in starts]), finite)
+    raw = _solve_from_all(call.spec.solver, batch, [flat(one) for one in starts], finite)
     own = call.spec.solver.assess(batch, raw)
     found = own or raw.assessment or assess(batch, raw.y, raw.multipliers)
     codes = _judge(batch, raw, found, finite, explain=own is None)
@@ -264,7 +264,7 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
     elif call.differentiable:
         call.left[:] = [Left(raw.factor, None if own is not None else found.jacobian)]
     solved = Solved(
-        y=raw.y.reshape(first.shape).clone(),  # outputs that are views of other tensors confuse forward mode
+        y=_own(raw.y, first.shape, (*xs, *starts)),
         multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
         active=found.active.clone(),
@@ -280,18 +280,19 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
 def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
     """The batch, once its functions have been looked at; what has been looked at before need not be again."""
     batch = Batch(call.spec.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0)
-    recording = call.spec.recordings.find(batch, flat(first))
-    call.recording[:] = [] if recording is None else [recording]
     shapes = (call.in_dims, first.shape, *((x.shape, x.dtype) for x in xs))
+    recordings = call.spec.recordings
+    looked = None if recordings.has_seen(shapes) else inspect(batch, first)
+    recording = recordings.find(batch, flat(first))
     counts = None if recording is None else recording.inspected.get(shapes)
     if counts is None:
-        batch, custom = inspect(batch, first)
+        batch, custom = inspect(batch, first) if looked is None else looked
+        counts = batch.p, batch.q
         if custom:  # its derivative is Python, and could change without a trace
             recording = None
-            call.recording.clear()
-        counts = batch.p, batch.q
-        if recording is not None:
+        elif recording is not None:
             recording.remember(shapes, counts)
+    call.recording[:] = [] if recording is None else [recording]
     return dataclasses.replace(batch, p=counts[0], q=counts[1], recording=recording)
 
 
@@ -322,7 +323,10 @@ def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
 
 
 def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
+    before = [x._version for x in xs]
     y: object = solver.function(*xs)
+    if [x._version for x in xs] != before:
+        raise ValueError(f"the closed form {IN_PLACE}")
     if not isinstance(y, Tensor):
         raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
     if all(dim is None for dim in call.in_dims):
@@ -334,7 +338,18 @@ def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
         )
     if not y.is_floating_point():
         raise TypeError(f"the closed form must return a floating-point tensor, but returned {y.dtype}.")
+    if 0 in y.shape[1:]:
+        raise ValueError(f"the closed form returned shape {tuple(y.shape)}: u must have at least one entry.")
     return y.to(call.work, copy=True)  # a formula may return one of its inputs
+
+
+def _own(y: Tensor, shape: torch.Size, others: Sequence[Tensor]) -> Tensor:
+    """The tensor in its shape, sharing no memory with others: outputs that are views confuse forward mode."""
+    memory = y.untyped_storage().data_ptr()
+    if y._is_view() or not y.is_contiguous() or any(x.untyped_storage().data_ptr() == memory for x in others):
+        return y.reshape(shape).clone()
+    unshared: Tensor = torch.ops.aten._unsafe_view(y, shape)
+    return unshared
 
 
 def _nothing(first: Tensor) -> Solved:
@@ -353,14 +368,14 @@ def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.isfinite().reshape(size, -1).all(-1)
 
 
-def _solve_from_all(solver: Solver, batch: Batch, starts: Tensor, finite: Tensor) -> RawSolution:
+def _solve_from_all(solver: Solver, batch: Batch, starts: list[Tensor], finite: Tensor) -> RawSolution:
     """Solve from every start, as one larger batch, and keep the best solution of each problem."""
     count = len(starts)
     if count == 1:
         return _solve_rows(solver, batch, starts[0], finite)
-    place = torch.arange(batch.size, device=starts.device)
+    place = torch.arange(batch.size, device=finite.device)
     every = batch.select(place.repeat(count))
-    raw = _solve_rows(solver, every, starts.flatten(0, 1), finite.repeat(count))
+    raw = _solve_rows(solver, every, torch.cat(starts), finite.repeat(count))
     objective = every.objective(raw.y)
     solved = assess(every, raw.y, raw.multipliers).residual <= optimality_tolerance(raw.y.dtype)
     rank = torch.where(solved, objective, torch.inf).nan_to_num(torch.inf).view(count, batch.size)
@@ -370,14 +385,25 @@ def _solve_from_all(solver: Solver, batch: Batch, starts: Tensor, finite: Tensor
 def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> RawSolution:
     """Solve the problems whose inputs are finite; the others keep their start."""
     if finite.all():
-        return solver.solve(batch, first)
+        return _asked(solver, batch, first)
     raw = RawSolution.unsolved(first)
     if not finite.any():
         return raw
     rows = finite.nonzero().flatten()
-    part = solver.solve(batch.select(rows), first[rows])
+    part = _asked(solver, batch.select(rows), first[rows])
     blank = [None if x is None else x.new_zeros(batch.size, *x.shape[1:]) for x in (part.multipliers, part.extra)]
     return dataclasses.replace(raw, multipliers=blank[0], extra=blank[1]).put(rows, part)
+
+
+def _asked(solver: Solver, batch: Batch, first: Tensor) -> RawSolution:
+    """What the solver returns, in the precision that is worked in, by which it is then judged."""
+    raw: object = solver.solve(batch, first)
+    if not isinstance(raw, RawSolution):
+        raise TypeError(
+            f"a solver must return a RawSolution, but {type(solver).__name__} returned {type(raw).__name__}."
+        )
+    raw.check(batch.size, batch.m, batch.k)
+    return raw.to(first.dtype)
 
 
 def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, explain: bool) -> Tensor:
@@ -401,7 +427,8 @@ def _judge(batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, ex
         stuck = (found.violation > tolerance) & ((slope <= 1e-4 * size) | flat_there) & (codes != Status.UNBOUNDED)
         codes = torch.where(stuck, int(Status.INFEASIBLE), codes)
     codes = torch.where(solved & (codes != Status.UNBOUNDED), int(Status.CONVERGED), codes)
-    lost = ~finite | (found.residual.isinf() & (codes == Status.NOT_OPTIMAL))
+    nowhere = ~raw.y.isfinite().all(-1) & (codes != Status.UNBOUNDED)
+    lost = ~finite | nowhere | (found.residual.isinf() & (codes == Status.NOT_OPTIMAL))
     return torch.where(lost, int(Status.NOT_FINITE), codes)
 
 

@@ -51,14 +51,15 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         raise ValueError(f"the inputs have different batch sizes ({told}); in_dims says which dimension is the batch.")
     dtype = _common_dtype(xs)
     half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
+    work = torch.float32 if half else dtype
     moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, dims, strict=True)]
     return Inputs(
-        xs=tuple(x.float() if half and x.is_floating_point() else x for x in moved),
+        xs=tuple(x.to(work) if x.is_floating_point() else x for x in moved),
         in_dims=tuple(None if dim is None else 0 for dim in dims),
         size=next(iter(sizes.values()), 1),
         batched=bool(sizes),
         dtype=dtype,
-        work=torch.float32 if half else dtype,
+        work=work,
     )
 
 

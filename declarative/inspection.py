@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from .problem import Batch, Function, Problem
 from .transforms import has_tangent, in_transform, is_mapped
 
+IN_PLACE = "changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
+
 
 def inspect(batch: Batch, u: Tensor) -> tuple[Batch, bool]:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
@@ -50,14 +52,13 @@ def inspect(batch: Batch, u: Tensor) -> tuple[Batch, bool]:
 def _call(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tensor, bool]:
     xs = tuple(x.detach() for x in batch.xs)
     probe = u.detach().clone().requires_grad_()  # a leaf: whatever else requires a gradient was captured
-    before = [x._version for x in xs]
+    watched = (*xs, probe)
+    before = [x._version for x in watched]
     with torch.enable_grad(), _explained(name, xs, batch):
         value: object = torch.vmap(_tensor_only(name, function), in_dims=(*batch.in_dims, 0))(*xs, probe)
     assert isinstance(value, Tensor)  # _tensor_only has refused anything else
-    if [x._version for x in xs] != before:
-        raise ValueError(
-            f"{name} changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
-        )
+    if [x._version for x in watched] != before:
+        raise ValueError(f"{name} {IN_PLACE}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must return a floating-point tensor, but returned {value.dtype}.")
     leaves, custom = _ancestors(value)
@@ -88,6 +89,8 @@ def _explained(name: str, xs: Sequence[Tensor], batch: Batch) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
+            raise ValueError(f"{name} {IN_PLACE}") from error
         one = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in zip(xs, batch.in_dims, strict=True)]
         inputs = ", ".join(f"{shape}" for shape in one)
         error.add_note(
@@ -133,8 +136,8 @@ def _captured_message(name: str, function: Function, captured: Sequence[Tensor])
     new = names[0].split(".")[-1] if names else "w"
     return (
         f"{name} reaches a tensor that requires a gradient other than through its arguments{told}; that gradient would "
-        f"be lost. Make it an argument: {name}(x, {new}, u), node(x, {new}) and in_dims=(0, None). "
-        "If it is a constant, .detach() it."
+        f"be lost. Make it an argument of every function of the node, {name}(x, {new}, u), and pass it: node(x, {new}) "
+        "with in_dims=(0, None). If it is a constant, .detach() it."
     )
 
 

@@ -116,7 +116,7 @@ class DeclarativeNode(nn.Module):
         self._spec = Spec(
             problem=Problem(objective, equality, inequality),
             solver=_as_solver(solver),
-            rule=_as_rule(gradient),
+            rule=as_rule(gradient),
             start=check_start(start),
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
@@ -162,7 +162,7 @@ class DeclarativeNode(nn.Module):
             tensor([[0.2000, 0.0000]])
         """
         other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, rule=_as_rule(gradient))
+        other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
         return other
 
     @_opaque
@@ -284,11 +284,6 @@ class DeclarativeNode(nn.Module):
         functions = {name: f for name in names if (f := getattr(spec.problem, name)) is not None}
         told = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
         return ", ".join([*told, f"solver={type(spec.solver).__name__}", f"gradient={type(spec.rule).__name__}"])
-
-
-def _as_rule(gradient: object) -> Rule:
-    """The rule of this name; what is neither a name nor a rule is refused like a wrong name, by how it looks."""
-    return as_rule(gradient if isinstance(gradient, str | Rule) else repr(gradient))
 
 
 def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:

@@ -92,13 +92,18 @@ class Recordings:
         self._known: OrderedDict[Hashable, Recording] = OrderedDict()
         self._lock = threading.Lock()
 
+    def has_seen(self, shapes: Hashable) -> bool:
+        """Whether functions of this node have passed inspection for these shapes."""
+        with self._lock:
+            return any(shapes in recording.inspected for recording in self._known.values())
+
     def find(self, batch: Batch, u: Tensor) -> Recording | None:  # u: (size, m)
         """The recording for what the functions do at present, found by running them on the first problem."""
         if self.after == math.inf or transformed() or torch._C._len_torch_dispatch_stack():
             return None
         try:
             signature, constants = _identify(batch, u)
-        except Exception:  # an error of the functions is raised again, and explained, when they are inspected
+        except Unrecordable:
             return None
         with self._lock:
             recording = self._known.pop(signature, None)

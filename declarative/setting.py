@@ -229,7 +229,7 @@ def _tolerance(x: Tensor) -> float:
 def _random(like: Tensor) -> Tensor:
     """Irregular numbers, the same ones in every call."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 def _independent(batch: Batch, point: Linearisation, jacobian: Tensor, wanted: Sequence[int]) -> Tensor:

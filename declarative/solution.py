@@ -42,7 +42,8 @@ class Status(enum.IntEnum):
         6,
         (
             "The point is not stationary or not feasible: for a closed form, check its formula against the callables "
-            "(or pass ClosedForm(..., polish=True)); for a solver, tighten its tolerance."
+            "(one that is right to two or three digits can be finished by ClosedForm(..., polish=True)); for a solver, "
+            "tighten its tolerance."
         ),
     )
     STALLED = (
@@ -141,10 +142,33 @@ class RawSolution:
         codes = torch.zeros(y.shape[0], dtype=torch.int64, device=y.device)
         return cls(y, None, codes, codes.clone(), ("",) * y.shape[0])
 
+    def check(self, size: int, m: int, k: int) -> None:
+        """Refuse what is not one entry for each of the problems, with m unknowns and k constraints.
+
+        Raises:
+            TypeError, ValueError: a tensor is none or has another shape.
+        """
+        expected = {"y": (size, m), "multipliers": (size, k), "codes": (size,), "iterations": (size,)}
+        for name, shape in expected.items():
+            value: object = getattr(self, name)
+            if value is None and name == "multipliers":
+                continue
+            if not isinstance(value, Tensor):
+                raise TypeError(f"a solver must return a tensor as {name}, but returned {type(value).__name__}.")
+            if tuple(value.shape) != shape:
+                raise ValueError(
+                    f"a solver must return {name} of shape {shape}, one row for each problem, but returned shape "
+                    f"{tuple(value.shape)}."
+                )
+        if not self.y.is_floating_point():
+            raise TypeError(f"a solver must return a floating-point y, but returned {self.y.dtype}.")
+        if len(self.messages) != size:
+            raise ValueError(f"a solver must return {size} messages, one for each problem, not {len(self.messages)}.")
+
     def to(self, dtype: torch.dtype) -> RawSolution:
         """The same in another precision."""
         multipliers = None if self.multipliers is None else self.multipliers.to(dtype)
-        if dtype == self.y.dtype:
+        if dtype == self.y.dtype and (multipliers is None or multipliers is self.multipliers):
             return self
         return replace(self, y=self.y.to(dtype), multipliers=multipliers, factor=None, assessment=None)
 

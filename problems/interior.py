@@ -279,16 +279,17 @@ def _finish(program: Program, point: Point, lowest: Tensor, reduction: Reduction
 
     Also the factorisation, if it was good for all.
     """
-    p, before = program.b.shape[-1], None
-    for _ in range(3):  # the second time from a better point: a multiplier of the wrong sign drops out
-        held = point.l > point.w
+    p, held, before = program.b.shape[-1], point.l > point.w, None
+    for _ in range(4):
         if before is not None and torch.equal(held, before):
             break
         active, before = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1), held
         u, s, left = solve_equality(program, active, reduction)
         slack = torch.where(held, 0.0, program.h - times(program.G, u))
-        clipped = Point(u, s[:, :p], torch.where(held, s[:, p:], 0.0).clamp(min=0.0), slack.clamp(min=0.0))
+        pull = torch.where(held, s[:, p:], 0.0)
+        clipped = Point(u, s[:, :p], pull.clamp(min=0.0), slack.clamp(min=0.0))
         now = residual(program, clipped)
         better = now < lowest
         point, lowest = clipped.where(better, point), torch.where(better, now, lowest)
+        held = pull > slack  # what is violated joins, and a multiplier of the wrong sign drops out
     return point, left if left.sound.all() else None

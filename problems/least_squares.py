@@ -88,8 +88,6 @@ class LeastSquares(Layer):
 def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: float) -> Tensor:
     if (w < 0).any():
         raise ValueError("w must not be negative.")
-    dtype = torch.promote_types(torch.promote_types(A.dtype, b.dtype), w.dtype)
-    A, b, w = A.to(dtype), b.to(dtype), w.to(dtype)
     n, m = A.shape[-2:]
     root = w.sqrt()
     rows, right = A * root.unsqueeze(-1), b * root

@@ -116,8 +116,6 @@ def test_inputs_and_starts_of_a_node(solver):
     for name, value in odd(X):
         if name in ("tensor: huge", "tensor: largest"):  # which the caller's own functions would have to compute with
             continue
-        if name == "tensor: no entries" and solver is normalise:  # see below
-            continue
         tally(f"input {name}", lambda value=value: node(value))
         tally(f"second input {name}", lambda value=value: node(X, value))
         tally(f"start {name}", lambda value=value: node(X, start=value))
@@ -128,7 +126,6 @@ def test_inputs_and_starts_of_a_node(solver):
     tally.verdict(140)
 
 
-@pytest.mark.xfail(strict=True, reason="implicit.py does not refuse a formula whose u has no entries")
 def test_a_formula_without_unknowns_is_refused_in_words():
     outcome = attempt(lambda: DeclarativeNode(half_square, unit, solver=normalise)(X[:, :0]))
     assert outcome.fault is None
@@ -164,14 +161,7 @@ def test_the_arguments_of_the_layers(kind):
     tally.verdict(80, share=0.001)
 
 
-def parts() -> Iterator[Any]:
-    for kind in SOLVERS_AND_RULES:
-        careless = kind in (Newton, Chain, Adaptive)
-        mark = pytest.mark.xfail(strict=True, reason="its arguments are not looked at when it is made")
-        yield pytest.param(kind, id=kind.__name__, marks=[mark] if careless else [])
-
-
-@pytest.mark.parametrize("kind", list(parts()))
+@pytest.mark.parametrize("kind", SOLVERS_AND_RULES)
 def test_the_arguments_of_solvers_and_rules(kind):
     tally = Tally()
     good: dict[str, Any] = {"function": normalise} if kind is ClosedForm else {}
@@ -192,7 +182,6 @@ def differentiate(part: Any, rule: bool) -> Tensor:
     return torch.autograd.grad(DeclarativeNode(half_square, unit, **options)(x).sum(), x)[0]
 
 
-@pytest.mark.xfail(strict=True, reason="adaptive.py looks at the keys of a state, but not at what is in it")
 def test_the_state_of_an_adaptive_rule():
     tally = Tally()
     for name, value in odd(X):

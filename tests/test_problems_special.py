@@ -362,3 +362,14 @@ def test_one_input_is_one_input(layer: torch.nn.Module):
 
 def test_layers_say_what_they_are():
     assert repr(SphereProjection(gradient="curvature")) == "SphereProjection(solver=Normalise, gradient=Curvature)"
+
+
+@pytest.mark.parametrize("pull", [1e-3, 1e-5, 1e-6, 1e-7, 1e-9])
+def test_a_constraint_that_hardly_pulls_is_still_active(pull):
+    eye = torch.eye(3, dtype=DOUBLE)
+    q = -torch.tensor([[1.5 - pull, 2.0, 1.9]], dtype=DOUBLE)
+    bounds, limits = torch.cat([eye, -eye]), torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=DOUBLE)
+    total = torch.ones(1, 1, 3, dtype=DOUBLE), torch.full((1,), 0.9, dtype=DOUBLE)
+    solution = QuadraticProgram().solve(eye, q, *total, bounds, limits)
+    assert (solution.y - torch.tensor([[0.0, 0.5, 0.4]], dtype=DOUBLE)).abs().max() < 1e-12
+    assert abs(solution.inequality_multipliers[0, 3] - pull) < 1e-12

@@ -59,9 +59,6 @@ def test_a_comparison_does_not_use_the_default_device():
         assert compare(sphere(), normalise, x, seconds=0).agrees()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="finite_differences.py and setting.py draw random directions on the default device"
-)
 @pytest.mark.parametrize("tool", ["check", "descent"])
 def test_reports_do_not_use_the_default_device(tool: str):
     x = torch.randn(2, 3, dtype=torch.float64)

@@ -11,6 +11,7 @@ from ..optimality import assess, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
+from .certificate import proves_infeasible
 from .newton import Newton
 from .scipy import Scipy
 
@@ -19,7 +20,8 @@ from .scipy import Scipy
 class Chain(Solver):
     """Try several solvers; ``Solution.solvers`` says which one finished which problem.
 
-    By default the batched Newton method, then SciPy's SLSQP and trust-constr for the problems that it leaves unsolved.
+    By default the batched Newton method, then SciPy's SLSQP and trust-constr for the problems that it leaves unsolved,
+    except those that are shown to be infeasible (which can be done if the constraints are convex where they pull).
     A problem that none of them solves keeps the first one's point and status, which says most about what is wrong.
 
     Example:
@@ -32,18 +34,37 @@ class Chain(Solver):
 
     solvers: tuple[Solver, ...] = (Newton(), Scipy(method="SLSQP"), Scipy(method="trust-constr"))
 
+    def __post_init__(self) -> None:
+        solvers: object = self.solvers
+        if not isinstance(solvers, tuple | list) or not solvers or not all(isinstance(one, Solver) for one in solvers):
+            raise TypeError(f"solvers must be a tuple of at least one Solver, but is {solvers!r}.")
+        object.__setattr__(self, "solvers", tuple(solvers))
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve with the first solver, and hand on what is left."""
         best = self.solvers[0].solve(batch, start)
+        if len(self.solvers) == 1:
+            return best
+        rows = _worth_trying(batch, best, start)
         for solver in self.solvers[1:]:
-            rows = _unsolved(batch, best)
             if not len(rows):
                 break
             new = solver.solve(batch.select(rows), start[rows])
             solved = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             solved[_unsolved(batch.select(rows), new)] = False
             best = best.put(rows[solved], new.take(solved))
+            rows = rows[~solved]
         return best
+
+
+def _worth_trying(batch: Batch, raw: RawSolution, start: Tensor) -> Tensor:
+    """The positions of the problems that the first solver left, without those that have no solution for sure."""
+    rows = _unsolved(batch, raw)
+    stuck = rows[raw.codes[rows] == Status.INFEASIBLE]
+    if not len(stuck):
+        return rows
+    hopeless = stuck[proves_infeasible(batch.select(stuck), raw.y[stuck], start[stuck])]
+    return rows[~torch.isin(rows, hopeless)]
 
 
 def _unsolved(batch: Batch, raw: RawSolution) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ..arguments import require_flags
 from ..problem import Batch
-from ..solution import RawSolution
+from ..solution import RawSolution, Status
 from .base import Solver
-from .polish import polish
+from .polish import NEAR, polish
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,13 @@ class ClosedForm(Solver):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"function must be a function of (*xs), but is {type(self.function).__name__}.")
-        if not isinstance(self.polish, bool):
-            raise TypeError(f"polish must be True or False, but is {type(self.polish).__name__}.")
+        require_flags(polish=self.polish)
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Accept ``start``, which the node has obtained from the function."""
         raw = RawSolution.unsolved(start)
-        return polish(batch, raw) if self.polish else raw
+        if not self.polish:
+            return raw
+        raw = polish(batch, raw)
+        rough = [f"ClosedForm: too far off to be polished, which takes a residual below {NEAR:g}", ""]
+        return replace(raw, messages=tuple(rough[code == Status.CONVERGED] for code in raw.codes.tolist()))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..arguments import require_counts, require_flags, require_tolerances
 from ..factorisation import times
 from ..irregular import irregular
 from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
@@ -72,8 +73,10 @@ class Newton(Solver):
     polish: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_iterations < 1:
-            raise ValueError(f"max_iterations must be at least 1, but is {self.max_iterations}.")
+        require_counts(max_iterations=self.max_iterations)
+        names = ("stationarity_tolerance", "feasibility_tolerance", "complementarity_tolerance")
+        require_tolerances(**{name: getattr(self, name) for name in names})
+        require_flags(keep_dtype=self.keep_dtype, polish=self.polish)
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve the batch, in double precision unless told otherwise."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import NonlinearConstraint, OptimizeResult, minimize
 from torch import Tensor
 
+from ..arguments import require_flags, require_tolerances
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
@@ -66,13 +69,10 @@ class Scipy(Solver):
     def __post_init__(self) -> None:
         if self.method is not None and (not isinstance(self.method, str) or self.method not in METHODS):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but is {self.method!r}.")
-        tolerance: object = self.tolerance
-        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < 1):
-            raise ValueError(f"tolerance must be a number between 0 and 1, or None, but is {tolerance!r}.")
+        require_tolerances(tolerance=self.tolerance)
         if not isinstance(self.options, Mapping) or not all(isinstance(name, str) for name in self.options):
             raise TypeError(f"options must be a dictionary with SciPy's names as keys, but is {self.options!r}.")
-        if not isinstance(self.polish, bool):
-            raise TypeError(f"polish must be True or False, but is {type(self.polish).__name__}.")
+        require_flags(polish=self.polish)
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve one problem after the other; the first guess of a failed one is kept if it is all there is."""
@@ -117,7 +117,7 @@ class Scipy(Solver):
             arguments["hess"] = one.hessian
         if batch.k:
             arguments["constraints"] = one.constraints(method)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _quiet:
             try:
                 result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
             except (ValueError, np.linalg.LinAlgError) as error:
@@ -126,6 +126,36 @@ class Scipy(Solver):
                 result = OptimizeResult(x=start.numpy(force=True), status=99, success=False, message=str(error))
         result.lowest = one.lowest
         return result
+
+
+class _Quiet:
+    """Silences SciPy's and NumPy's own warnings, as long as a thread is inside; those of the user's functions go through.
+
+    What they say, such as that a Jacobian is singular, is no news: the solution is judged by the node. The filters belong
+    to the whole process, so that the first thread that comes in sets them, and the last one out restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._kept = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._kept = warnings.catch_warnings()
+                self._kept.__enter__()
+                warnings.filterwarnings("ignore", module=r"(scipy|numpy)\.")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._kept.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
 
 
 def _multipliers(results: list[OptimizeResult], y: Tensor, k: int) -> Tensor | None:
