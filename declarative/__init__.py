@@ -3,6 +3,7 @@
 from .adaptive import Adaptive
 from .check import check
 from .compare import compare
+from .conformance import conformance
 from .derivatives import Derivatives
 from .errors import NumericalWarning, SolverError
 from .gradients import Curvature, Exact, Identity, Rule, Unconstrained
@@ -30,4 +31,5 @@ __all__ = [
     "Unconstrained",
     "check",
     "compare",
+    "conformance",
 ]

@@ -50,9 +50,9 @@ class Adaptive(Rule):
     The first backward pass, and every ``probe_every``-th after it, is a probe: both gradients are computed, the exact
     one is used, and their cosines are compared problem by problem. Between probes only one gradient is computed.
 
-    A probe sees the gradients of the layer's own inputs, and nothing of what lies before it. A part of the cheap gradient
-    that does no harm there can add up: one that moves all scores together leaves transport unchanged and looks right to
-    every probe, while the scores drift away. Centre the scores then (``scores - scores.mean(...)``) before the layer.
+    A probe sees the gradients of the layer's own inputs, and nothing of what lies before it. A cheap gradient that also
+    moves all scores together, which transport does not notice, looks right to every probe, while the scores drift away:
+    centre them before the layer (``scores - scores.mean(...)``).
 
     **This rule has state**, unlike the nodes: give each node an instance of its own (a shared one makes one decision
     for all of its nodes), and save ``rule.state_dict()`` beside that of the model. Copies and pickles carry the state

@@ -50,10 +50,10 @@ class Line:
     grade: Grade
     advice: str = ""
 
-    def describe(self) -> str:
-        """The line for a terminal; the advice goes below it."""
-        indent = " " * (WIDTH + 8)
-        told = f"{self.grade.value}  {self.name:<{WIDTH}}  {self.value}"
+    def describe(self, width: int = WIDTH) -> str:
+        """The line for a terminal, with this width for the name; the advice goes below it."""
+        indent = " " * (width + 8)
+        told = f"{self.grade.value}  {self.name:<{width}}  {self.value}"
         parts = [told, f"{indent}-> {self.advice}"] if self.advice else [told]
         return "\n".join(textwrap.fill(part, 120, subsequent_indent=indent) for part in parts)
 
@@ -94,7 +94,8 @@ class CheckResult:
         return ", ".join(count for count in counts if not count.startswith("0"))
 
     def __str__(self) -> str:
-        return "\n".join([*(line.describe() for line in self.lines), self._summary()])
+        width = max([WIDTH, *(len(line.name) for line in self.lines)])
+        return "\n".join([*(line.describe(width) for line in self.lines), self._summary()])
 
     def _repr_html_(self) -> str:
         return f"{as_html(*self._table())}<p>{html.escape(self._summary())}</p>"
@@ -138,23 +139,23 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
         return
     yield _callables_line(inputs, solved)
     yield Line("captured parameters", "none", Grade.PASS)
-    yield from _guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
+    yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
     yield _solved_line(solved)
     good = solved.codes == Status.CONVERGED
-    yield from _guarded("optimality", lambda: _optimality_lines(call.linearise(inputs.xs, solved)))
+    yield from guarded("optimality", lambda: _optimality_lines(call.linearise(inputs.xs, solved)))
     if not good.any():
         yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
         return
     safe = _without_failures(call, inputs.xs, solved, good) if not good.all() else (inputs.xs, solved)
     point = call.linearise(*safe)
-    yield from _guarded("second order", lambda: _second_order_lines(point))
+    yield from guarded("second order", lambda: _second_order_lines(point))
     for i in range(len(xs)):
-        if inputs.xs[i].is_floating_point():
-            yield from _guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(call, inputs, i)]))  # type: ignore[misc]
-    yield from _guarded("gradient rule", lambda: _rule_lines(node, point))
+        if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
+            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(call, inputs, i)]))  # type: ignore[misc]
+    yield from guarded("gradient rule", lambda: _rule_lines(node, point))
 
 
-def _guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+def guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:
     """The lines of a test, or one that says that it could not be carried out."""
     try:
         yield from test()

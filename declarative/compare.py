@@ -276,7 +276,7 @@ def compare(
             runner.backward(runner.forward(node)[0])  # the first call pays for what later ones find ready
         ours = judge.examine(f"node ({type(node.gradient).__name__.lower()})", runner, node)
         theirs = judge.examine("reference", runner, reference)
-    dims = _batch_dims(node, leaves, inputs)
+    dims = batch_dims(node, leaves, inputs)
     gradients = {}
     for i, theirs_i in theirs.gradients.items():
         mine, other = (_batch_first(grad, dims[i]) for grad in (ours.gradients[i], theirs_i))
@@ -380,7 +380,7 @@ def gradient_floor(v: Tensor, y: Tensor, x: Tensor | None) -> float:
     return SMALL * v_size * y_size / x_size if x_size > 0 else 0.0
 
 
-def _batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: Inputs) -> list[int | None]:
+def batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: Inputs) -> list[int | None]:
     """The batch dimension of each input as it was passed; None: shared, so that its gradient is a sum over the batch.
 
     A ready-made layer may expand an input that comes without a batch dimension.

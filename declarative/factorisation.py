@@ -36,8 +36,10 @@ def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str
     Args:
         name: what a warning calls the matrix where it is singular; None for no warning.
     """
-    scales = _Scales.of(hessian, hessian.abs().amax((-2, -1)), jacobian, active)
-    scaled, rows, mask = hessian / scales.size[:, None, None], scales.rows, scales.mask
+    size = or_one(torch.linalg.vector_norm(hessian, torch.inf, (-2, -1)))
+    scaled = hessian / size[:, None, None]
+    scales = _Scales.of(scaled, size, jacobian, active)
+    rows, mask = scales.rows, scales.mask
     if not scales.finite.all():
         eye = torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
         scaled = torch.where(scales.finite[:, None, None], scaled, eye)
@@ -126,18 +128,17 @@ class _Scales:
     finite: Tensor  # (batch,)
 
     @classmethod
-    def of(cls, hessian: Tensor, size: Tensor, jacobian: Tensor, active: Tensor) -> _Scales:
+    def of(cls, scaled: Tensor, size: Tensor, jacobian: Tensor, active: Tensor) -> _Scales:
         mask = active.to(jacobian.dtype)
         length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
         rows = jacobian * (mask / length).unsqueeze(-1)
         # A number that is not finite makes its sum not finite; a sum can overflow too, but not of scaled entries.
-        finite = (hessian / or_one(size).view(-1, *(1,) * (hessian.dim() - 1))).flatten(1).sum(-1).isfinite()
-        finite = finite & rows.flatten(1).sum(-1).isfinite()
+        finite = (scaled.sum((-2, -1)) + rows.sum((-2, -1))).isfinite()
         if not finite.all():
             rows = torch.where(finite[:, None, None], rows, 0.0)
             mask = mask * finite.unsqueeze(-1)
             _warn(~finite, "a derivative is not finite", "their gradient is NaN")
-        return cls(or_one(size), length, rows, mask, finite)
+        return cls(size, length, rows, mask, finite)
 
     def restored(
         self, solve_scaled: Solve, product: Callable[[Tensor], Tensor], name: str | None, singular: Tensor

@@ -6,6 +6,7 @@ the vectors that it multiplies. None of that depends on the inputs, so it is rem
 - what depends on no input is computed once (constants), and what is computed twice is computed once;
 - products with one and with multiples of the identity matrix are dropped;
 - a matrix that was copied for each of many vectors is multiplied with all of them at once;
+- diagonal matrices are kept as their diagonals until they meet one that is not;
 - a result that nobody else needs is overwritten by the next one.
 """
 
@@ -110,6 +111,7 @@ class _Simplifier:
         self.graph = module.graph
         self.values: dict[fx.Node, Any] = {}
         self.constant: set[fx.Node] = set()
+        self.diagonal: dict[fx.Node, fx.Node] = {}  # (batch, m, m) to its diagonal, (batch, m), if that is all of it
         self.seen: dict[Any, fx.Node] = {}
         self.inputs = iter(inputs)
         self.count = 0
@@ -140,7 +142,8 @@ class _Simplifier:
         if _impure(node):
             raise Unrecordable(f"{node.target} changes something")
         try:
-            value = node.target(*arguments, **options)
+            value = self._stacked(node) if node.target is aten.mm.default else None
+            value = node.target(*arguments, **options) if value is None else value
         except RuntimeError:
             if node.target not in (aten.view.default, aten._unsafe_view.default):
                 raise
@@ -149,9 +152,20 @@ class _Simplifier:
         self.values[node] = value
         if self._fold(node, value):
             return
-        for rewrite in (self._without_unit, self._by_number, self._without_identity, self._product_at_once):
+        if value_is_matrix(value):
+            self._note_diagonal(node)
+        rewrites = (
+            self._without_unit,
+            self._by_number,
+            self._without_identity,
+            self._product_at_once,
+            self._plus_diagonal,
+        )
+        for rewrite in rewrites:
             other = rewrite(node)
             if other is not None:
+                if node in self.diagonal:
+                    self.diagonal[other] = self.diagonal[node]
                 node.replace_all_uses_with(other)
                 self.graph.erase_node(node)
                 return
@@ -302,6 +316,74 @@ class _Simplifier:
                 return other if multiple == 1 else self._add(node, aten.mul.Scalar, other, multiple)
         return None
 
+    def _stacked(self, node: fx.Node) -> Tensor | None:
+        """A constant stack of (c I) times a constant: exactly, for a matrix product may round each copy differently."""
+        left, right = (self.values[argument] for argument in node.args)
+        m = left.shape[1]
+        if any(argument not in self.constant for argument in node.args) or not m or left.shape[0] % m:
+            return None
+        blocks = left.view(-1, m, m) if left.is_contiguous() else left.reshape(-1, m, m)
+        multiple = float(left[0, 0])
+        if not bool((blocks == multiple * torch.eye(m, dtype=left.dtype, device=left.device)).all()):
+            return None
+        return (multiple * right).repeat(len(blocks), 1)
+
+    # Diagonal matrices: noted, and used where one is added to another matrix.
+
+    def _note_diagonal(self, node: fx.Node) -> None:
+        """Note the diagonal of a result that is known to be diagonal by where it comes from."""
+        shape = self.values[node].shape
+        if node.target is aten.mul.Tensor:
+            for place in (0, 1):
+                matrix, other = node.args[place], node.args[1 - place]
+                if not isinstance(matrix, fx.Node) or not isinstance(other, fx.Node):
+                    continue
+                factor = self.values[other]
+                if factor.dim() != 3 or factor.shape[1] != 1 or factor.shape[0] != shape[0]:
+                    continue
+                row = self._add(node, aten.select.int, other, 1, 0)  # (batch, m or 1)
+                own = self._diagonal_of(matrix, node)
+                if own is not None:
+                    self.diagonal[node] = self._add(node, aten.mul.Tensor, own, row)
+                    return
+        elif node.target is aten.mul.Scalar and node.args[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.mul.Scalar, self.diagonal[node.args[0]], node.args[1])
+        elif node.target is aten.neg.default and node.args[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.neg.default, self.diagonal[node.args[0]])
+        elif node.target in (aten.view.default, aten._unsafe_view.default) and node.args[0] in self.diagonal:
+            if self.values[node.args[0]].shape == shape:
+                self.diagonal[node] = self.diagonal[node.args[0]]
+        elif node.target is aten.add.Tensor and not node.kwargs and self._batch_of_any(node) == shape[0]:
+            parts = [self._diagonal_of(x, node) if isinstance(x, fx.Node) else None for x in node.args]
+            if None not in parts and any(x in self.diagonal for x in node.args):
+                self.diagonal[node] = self._add(node, aten.add.Tensor, *parts)
+
+    def _batch_of_any(self, node: fx.Node) -> int:
+        known = [self.values[self.diagonal[x]].shape[0] for x in node.args if x in self.diagonal]
+        return max(known, default=0)
+
+    def _diagonal_of(self, node: fx.Node, before: fx.Node) -> fx.Node | None:
+        """The diagonal of a matrix that is noted, or of a constant multiple of the identity, to be broadcast."""
+        if node in self.diagonal:
+            return self.diagonal[node]
+        if self.values[node].dim() not in (2, 3):
+            return None
+        multiple = self._multiple_of_identity(node)
+        if multiple is None:
+            return None
+        x = self.values[node]
+        return self._constant(x.new_full((1, x.shape[-1]), multiple), before)
+
+    def _plus_diagonal(self, node: fx.Node) -> fx.Node | None:
+        """A sum of a diagonal matrix and one that is not: a copy with another diagonal."""
+        if node.target is not aten.add.Tensor or node.kwargs or node in self.diagonal:
+            return None
+        for place in (0, 1):
+            x, other = node.args[place], node.args[1 - place]
+            if x in self.diagonal and isinstance(other, fx.Node) and self.values[other].shape[-1] > 1:
+                return self._add(node, plus_diagonal, self._expanded(other, node), self.diagonal[x])
+        return None
+
     def _product_at_once(self, node: fx.Node) -> fx.Node | None:
         """Products of single vectors with a matrix that was copied for each of them: one product with all of them."""
         if node.target is not aten.bmm.default:
@@ -378,6 +460,22 @@ class _Simplifier:
         return self._add(node, aten.reshape.default, product, list(self.values[node].shape))
 
 
+def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """A batch of matrices plus diag(d)."""
+    return plus_diagonal_(matrix.clone(memory_format=torch.contiguous_format), diagonal)
+
+
+def plus_diagonal_(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """The same in place."""
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
+    return matrix
+
+
+def value_is_matrix(value: Any) -> bool:
+    """Whether it is a batch of square matrices."""
+    return isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == value.shape[-2] > 1
+
+
 CONSTANT = "constant"
 IN_PLACE = {
     aten.mul.Tensor: aten.mul_.Tensor,
@@ -386,6 +484,7 @@ IN_PLACE = {
     aten.sub.Tensor: aten.sub_.Tensor,
     aten.div.Tensor: aten.div_.Tensor,
     aten.neg.default: aten.neg_.default,
+    plus_diagonal: plus_diagonal_,
 }
 FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
@@ -422,7 +521,7 @@ def _compressed(value: Tensor) -> Tensor:
         first = value.narrow(dim, 0, 1) if size > 1 else value
         if size > 1 and bool((value == first).all()):
             value = first
-    return value.contiguous().expand(whole)
+    return value.clone(memory_format=torch.contiguous_format).expand(whole)  # of the rest nothing is kept
 
 
 def _frozen(argument: Any) -> Any:

@@ -11,6 +11,7 @@ differentiated too and a second differentiation finds its way through them.
 from __future__ import annotations
 
 import dataclasses
+import inspect as inspect_module
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import batched_grads
 from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
@@ -131,6 +133,12 @@ class Implicit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        if batched_grads.mapped(given):
+            return batched_grads.map_over(lambda *rows: Implicit._backward(ctx, *rows), given)
+        return Implicit._backward(ctx, *given)
+
+    @staticmethod
+    def _backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         call, xs, solved = _saved(ctx)
         v, w = _cotangents(given, solved)
         wanted = [i for i, x in enumerate(xs) if ctx.needs_input_grad[1 + i] and x.is_floating_point()]
@@ -197,6 +205,10 @@ class Implicit(torch.autograd.Function):
         call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * size)
         out = apply(call, *folded)
         return tuple(x.unflatten(0, (count, size)) for x in out), (0,) * len(out)
+
+
+# PyTorch asks for it in every call, and working it out takes longer than some of the rest.
+Implicit.forward.__signature__ = inspect_module.signature(Implicit.forward)  # type: ignore[attr-defined]
 
 
 def _cotangents(given: Sequence[Tensor | None], solved: Solved) -> tuple[Tensor, Tensor]:

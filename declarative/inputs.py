@@ -150,11 +150,18 @@ def refuse_without_values(xs: Sequence[object]) -> None:
         )
 
 
+def _autocasts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 @contextlib.contextmanager
 def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
     tensors = [x for x in xs if isinstance(x, Tensor)]
     device = tensors[0].device.type if tensors else "cpu"
+    if not (torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)):
+        yield xs  # as nearly always
+        return
     grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
     digits = torch.autocast(device, enabled=False) if known else contextlib.nullcontext()

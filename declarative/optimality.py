@@ -82,15 +82,14 @@ def _conditions(batch: Batch, u: Tensor, multipliers: Tensor, here: Expansion) -
         violation = largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
     else:
         active, weak, wrong = equality, ~equality, None
-        violation = largest(distance.abs())
+        violation = largest_size(distance)
     left = gradient - times(jacobian.mT, multipliers)
     force = times(jacobian.mT.abs(), multipliers.abs())
-    stationarity = (left / torch.maximum(slopes, force)).abs().amax(-1)
+    stationarity = largest_size(left / torch.maximum(slopes, force))
     residual = torch.maximum(stationarity, violation)
     residual = residual if wrong is None else torch.maximum(residual, wrong)
-    # A number that is not finite makes every sum not finite; comparing with itself tells NaN from a residual.
-    total = (u.sum(-1) + gradient.sum(-1) + values.sum(-1) + residual).abs()
-    residual = torch.where(total < torch.inf, residual, torch.inf)
+    residual = residual + 0.0 * u.sum(-1)  # NaN unless u is finite; what else is not finite shows in the residual
+    residual = torch.where(residual < torch.inf, residual, torch.inf)
     return multipliers, active, weak, stationarity, violation, residual, jacobian
 
 
@@ -150,6 +149,12 @@ def constraint_scale(jacobian: Tensor, u: Tensor) -> Tensor:  # (batch, k)
 def scaled_direction(u: Tensor) -> Tensor:
     """The direction over which the change of the gradient is measured: every entry by about its own size."""
     return irregular(u) * u.abs().clamp(min=1.0)
+
+
+def largest_size(values: Tensor) -> Tensor:
+    """The largest absolute value of each row; zero for an empty row."""
+    empty = not values.shape[-1]
+    return values.new_zeros(values.shape[:-1]) if empty else torch.linalg.vector_norm(values, torch.inf, -1)
 
 
 def largest(values: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from .bench_timing import Side
 from .compare_cases import Draw
 
 JAX_SOLVERS = ("normal cg", "gmres")  # the KKT matrix is indefinite: conjugate gradients need its square
+recorded = partial(DeclarativeNode, record=True)  # warm from the second call on, as it is in a training loop
 COMPILED = "jaxopt runs one compiled program, while each of our calls is steps of torch and Python with checks"
 
 
@@ -57,7 +58,7 @@ def newton_against_scipy(batch: int, m: int = 20, p: int = 5) -> Comparison:
         return weights @ u + 0.2 * (weights.flip(0) @ u).square() - 0.3 + 0.05 * x[:p]
 
     def side(solver: str) -> Side:
-        node = DeclarativeNode(objective, equality, solver=solver, start=m)
+        node = recorded(objective, equality, solver=solver, start=m)
         return Side(lambda: (node(x),))
 
     claim = f"{batch} nonlinear problems, m = {m}, p = {p}, forward"
@@ -78,9 +79,9 @@ def reused_factorisation(batch: int, m: int, p: int) -> Comparison:
         return rows @ u - 1
 
     def side(reused: bool) -> Side:
-        node = DeclarativeNode(objective, equality, solver="newton", start=m)
+        node = recorded(objective, equality, solver="newton", start=m)
         solution = node(x).detach()
-        y = node(x) if reused else DeclarativeNode(objective, equality, solver=lambda _: solution)(x)
+        y = node(x) if reused else recorded(objective, equality, solver=lambda _: solution)(x)
         return Side(lambda: torch.autograd.grad(y, x, v, retain_graph=True))
 
     names = "solver's factorisation", "assembled and factored anew"
@@ -106,7 +107,7 @@ def sphere(n: int, batch: int, plotted: bool, peers: Peers, solvers: Sequence[st
     draw = Draw(batch, torch.Generator().manual_seed(0))
     x, v = draw.normal(n).requires_grad_(), draw.normal(n)
     sides = {
-        "node": both(DeclarativeNode(distance, on_sphere, solver=normalize), (x,), v),
+        "node": both(recorded(distance, on_sphere, solver=normalize), (x,), v),
         "dense torch.func": both(dense_node(normalize, distance, on_sphere), (x,), v),
         "SphereProjection": both(SphereProjection(), (x,), v),
         "F.normalize, autograd": both(normalize, (x,), v),
@@ -144,7 +145,7 @@ def dense_hessian(n: int, batch: int, plotted: bool) -> Comparison:
         return u @ Q @ u / 2 - x @ u + u.pow(4).sum() / 4
 
     sides = {
-        "node": both(DeclarativeNode(objective, on_sphere, solver=lambda _: y), (x,), v),
+        "node": both(recorded(objective, on_sphere, solver=lambda _: y), (x,), v),
         "batched LU": lambda: Side(
             lambda: torch.linalg.lu_factor(matrix),
             check=lambda: (torch.linalg.solve(matrix, right).squeeze(-1)[:, :n],),
@@ -179,8 +180,8 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
     matrix = kkt_matrix(Q, A).detach()
     idle = torch.zeros(batch, 1, n, dtype=Q.dtype), torch.ones(batch, 1, dtype=Q.dtype)  # 0 <= 1
 
-    all_inputs = DeclarativeNode(quadratic, lambda Q, q, A, b, u: A @ u - b, solver="newton", start=n)  # noqa: ARG005
-    constants = DeclarativeNode(
+    all_inputs = recorded(quadratic, lambda Q, q, A, b, u: A @ u - b, solver="newton", start=n)  # noqa: ARG005
+    constants = recorded(
         lambda q, u: quadratic(Q0, q, u),
         lambda q, u: A0 @ u - b0,  # noqa: ARG005
         solver="newton",
@@ -225,7 +226,7 @@ def inequalities(batch: int, m: int, count: int) -> Comparison:
     h, v = (G @ inside).squeeze(-1) + draw.uniform(count), draw.normal(m)
     xs = tuple(x.requires_grad_() for x in (Q, q, G, h))
     Q, q, G, h = xs
-    node = DeclarativeNode(quadratic, inequality=lambda Q, q, G, h, u: G @ u - h, start=m)  # noqa: ARG005
+    node = recorded(quadratic, inequality=lambda Q, q, G, h, u: G @ u - h, start=m)  # noqa: ARG005
     sides = {
         "node": both(node, xs, v),
         "cvxpylayers": lambda: cvxpylayers(QuadraticProgram(), (Q, q, None, None, G, h), v),

@@ -176,6 +176,13 @@ def test_a_captured_tensor_of_an_outer_vmap_is_refused():
         torch.vmap(solve)(torch.ones(2, 3))
 
 
+def test_the_remedy_for_a_captured_tensor_speaks_of_every_function():
+    wind = torch.nn.Parameter(torch.ones(3))
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u @ wind - x[0], start=3)
+    with pytest.raises(ValueError, match=r"every function of the node, equality\(x, wind, u\)"):
+        node(X)
+
+
 def test_a_captured_constant_is_fine():
     constant = torch.ones(3)
     node = DeclarativeNode(lambda x, u: (constant * (u - x)).square().sum(), solver=lambda x: x.clone())

@@ -124,6 +124,32 @@ def test_a_kink_is_a_warning() -> None:
     result = check(node, x)
     assert grades(result)["strict complementarity"] is Grade.WARN
     assert result["strict complementarity"].value.startswith("1 of 2 problems")
+    gradient = result["gradient of input 0"]
+    assert gradient.grade is Grade.WARN
+    assert "3 time(s) there is none to compare with: the solution has a kink" in gradient.advice
+    assert "in 3 comparisons" in gradient.value
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-6, -1e-6])
+def test_at_a_kink_there_is_no_gradient_to_compare_with(distance) -> None:
+    node = DeclarativeNode(half_square, inequality=lambda _, u: u - 1, solver=lambda x: x.clamp(max=1.0))
+    result = check(node, torch.tensor([[1.0 + distance, 0.0]], dtype=DOUBLE))
+    assert result["gradient of input 0"].grade is Grade.SKIP
+    assert "has a kink here" in result["gradient of input 0"].value
+    assert result.passed
+
+
+def test_an_input_without_entries_has_no_gradient_line() -> None:
+    node = DeclarativeNode(lambda x, c, u: (u - x).square().sum() + c.sum(), start=2)
+    result = check(node, torch.randn(3, 2, dtype=DOUBLE), torch.zeros(3, 0, dtype=DOUBLE))
+    assert result.passed
+    assert "gradient of input 1" not in grades(result)
+
+
+def test_a_line_that_is_not_there() -> None:
+    result = check(DeclarativeNode(half_square, solver=lambda x: x), torch.ones(2, 3))
+    with pytest.raises(KeyError, match=r"there is no line 'rank', but .*'rank of A'"):
+        result["rank"]
 
 
 def test_a_solver_that_is_right_at_one_point_only_is_a_warning() -> None:

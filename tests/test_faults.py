@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -133,6 +134,8 @@ def test_a_function_that_changes_u_is_found_out():
 
     with pytest.raises(ValueError, match="in place"):
         DeclarativeNode(changing, solver="newton", start=3)(X)
+    with pytest.raises(ValueError, match="objective changes its input in place"):
+        DeclarativeNode(lambda x, u: (u.mul_(2.0) - x).square().sum(), solver="newton", start=3)(X)
 
 
 def test_a_formula_that_changes_its_input_is_found_out():
@@ -195,3 +198,39 @@ def test_a_solver_of_another_precision_is_held_to_that_of_the_inputs(dtype):
 def test_a_solver_that_returns_another_shape_is_refused_in_words(change):
     with pytest.raises(ValueError, match="shape"):
         DeclarativeNode(half_square, unit, solver=Liar(change), start=3)(X)
+
+
+class Sloppy(Solver):
+    """Right, but for one of the things that it returns."""
+
+    def __init__(self, **wrong: object) -> None:
+        self.wrong = wrong
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # noqa: ARG002
+        return dataclasses.replace(RawSolution.unsolved(normalise(batch.xs[0])), **self.wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"multipliers": torch.zeros(2, 2)}, ValueError),
+        ({"codes": torch.zeros(2, 1)}, ValueError),
+        ({"iterations": torch.zeros(())}, ValueError),
+        ({"messages": ("",)}, ValueError),
+        ({"y": torch.zeros(2, 3, dtype=torch.int64)}, TypeError),
+        ({"codes": [0, 0]}, TypeError),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_whatever_a_solver_returns_is_looked_at(wrong, error):
+    with pytest.raises(error, match=f"a solver must return .*{next(iter(wrong))}"):
+        DeclarativeNode(half_square, unit, solver=Sloppy(**wrong), start=3)(X)
+
+
+def test_a_solver_that_returns_something_else_is_refused_in_words():
+    class Tuple(Solver):
+        def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+            return start, batch.size
+
+    with pytest.raises(TypeError, match="must return a RawSolution, but Tuple returned tuple"):
+        DeclarativeNode(half_square, unit, solver=Tuple(), start=3)(X)

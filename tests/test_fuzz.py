@@ -26,6 +26,7 @@ from declarative import (
     Unconstrained,
     check,
     compare,
+    conformance,
 )
 from tests.fuzz_table import attempt, odd_objects, odd_tensors
 from tests.helpers import half_square, normalise
@@ -143,6 +144,9 @@ def test_the_arguments_of_a_node():
         node = DeclarativeNode(**good)
         tally(f"with_gradient {name}", lambda value=value, node=node: node.with_gradient(value)(X))
         tally(f"check of {name}", lambda value=value: check(value, X) and None)
+        tally(f"conformance of {name}", lambda value=value: conformance(value, X) and None)
+        if not isinstance(value, Tensor):
+            tally(f"conformance for {name}", lambda value=value, node=node: conformance(node, value) and None)
         tally(f"compare of {name}", lambda value=value: compare(value, normalise, X, seconds=0) and None)
         if name != "class":  # a function that fails by itself
             tally(f"compare with {name}", lambda v=value, node=node: compare(node, v, X, seconds=0) and None)
@@ -193,6 +197,6 @@ def test_the_state_of_an_adaptive_rule():
 
 
 def test_every_public_name_is_here():
-    called = {kind.__name__ for kind in SOLVERS_AND_RULES} | {"DeclarativeNode", "check", "compare"}
+    called = {kind.__name__ for kind in SOLVERS_AND_RULES} | {"DeclarativeNode", "check", "compare", "conformance"}
     assert called | NOT_CALLED == set(declarative.__all__)
     assert {type(case.layer).__name__ for case in ONE_EACH} | {"Layer"} == set(problems.__all__)

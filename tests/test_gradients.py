@@ -86,3 +86,10 @@ def test_polishing_finishes_an_approximate_formula():
     v = torch.randn_like(truth)
     assert relative(y.detach(), truth.detach()) < 1e-12
     assert relative(gradients(y, xs, v)[0], gradients(truth, xs, v)[0]) < 1e-10
+
+
+def test_a_formula_too_rough_to_be_polished_is_called_so():
+    problem = case("simplex")
+    rough = ClosedForm(lambda x: problem.truth(x) + torch.linspace(0, 1, 5, dtype=DOUBLE), polish=True)
+    with pytest.raises(SolverError, match="too far off to be polished"):
+        problem.node(rough)(*problem.xs(4))

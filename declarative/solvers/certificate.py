@@ -2,7 +2,7 @@
 
 With weights w, not negative for inequalities, phi = w'c is zero or less at every feasible point. If phi is convex, and
 stationary where it is positive, it is positive everywhere: there is no feasible point, and no other solver finds one.
-The weights are the violations themselves, which pull against each other where a solver has got stuck.
+The weights are the violations themselves: where their sum of squares is least, they pull against each other.
 """
 
 from __future__ import annotations
@@ -12,39 +12,88 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..factorisation import times
+from ..factorisation import or_one, times
 from ..irregular import irregular
 from ..problem import Batch
 
 REACH = 1e3  # times the size of u: no feasible point is nearer than this
 CONVEX = 1e-8  # of the largest eigenvalue: one below minus that is negative
+POINTS = 24  # at which phi must be convex
+DISTANCES = (0.0, 0.3, -1.0, 3.0, -10.0)  # of these points from u, in sizes of u
+STEPS = 15  # of Newton's method, from where a solver got stuck
+LENGTHS = (1.0, 0.5, 0.1, 0.01)  # of a step; the best is taken
 
 
 def proves_infeasible(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
-    """Which problems are shown to be infeasible by the violations at u; convexity is tested there and at other points."""
+    """Which problems are shown to be infeasible, near u; that phi is convex is tested at several points."""
     if not batch.k:
         return torch.zeros(batch.size, dtype=torch.bool, device=u.device)
-    batch = dataclasses.replace(batch.in_double(), recording=None)
+    batch = batch.in_double()
     work = next((x.dtype for x in batch.xs if x.is_floating_point()), u.dtype)
-    u, start = u.to(work), start.to(work)
-    length = torch.linalg.vector_norm(batch.jacobian(start), dim=-1)  # the units in which solvers weigh constraints
-    values = batch.constraints(u)
-    violated = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=0.0)], -1)
-    weights = violated / torch.where(length > 0, length, 1.0).square()
-    slope = torch.linalg.vector_norm(times(batch.jacobian(u).mT, weights), dim=-1)
+    violation = _Violation.of(batch, start.to(work))
+    u = violation.least(u.to(work))
+    weights = violation.weights(u)
+    phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(violation.slope(u), dim=-1)
     size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
-    proved = (weights * values).sum(-1) > REACH * slope * size
-    flat = dataclasses.replace(batch, problem=dataclasses.replace(batch.problem, objective=_nothing))
-    away = irregular(u) * size.unsqueeze(-1)
-    for point in (u, start, u + away, u - 10 * away):
-        proved = proved & _is_convex(-flat.hessian(point, weights))  # of the Lagrangian -w'c
+    proved: Tensor = phi > REACH * slope * size
+    for i in range(POINTS):
+        if not proved.any():
+            break
+        away = DISTANCES[i % len(DISTANCES)] * size.unsqueeze(-1) * irregular(u, 0.7 + 0.3 * i)
+        proved = proved & _is_convex(violation.curvature(u + away, weights))
     return proved
+
+
+@dataclasses.dataclass(frozen=True)
+class _Violation:
+    """The sum of the squares of the violations, in units in which constraints have slope 1 at the start."""
+
+    batch: Batch
+    length: Tensor  # (size, k)
+
+    @classmethod
+    def of(cls, batch: Batch, start: Tensor) -> _Violation:
+        problem = dataclasses.replace(batch.problem, objective=_nothing)  # so that L = -w'c
+        return cls(
+            dataclasses.replace(batch, problem=problem, recording=None),
+            or_one(torch.linalg.vector_norm(batch.jacobian(start), dim=-1)),
+        )
+
+    def weights(self, u: Tensor) -> Tensor:  # (size, k)
+        values, p = self.batch.constraints(u), self.batch.p
+        return torch.cat([values[:, :p], values[:, p:].clamp(min=0.0)], -1) / self.length.square()
+
+    def total(self, u: Tensor) -> Tensor:  # (size,)
+        return (self.weights(u) * self.length).square().sum(-1).nan_to_num(torch.inf)
+
+    def slope(self, u: Tensor) -> Tensor:  # (size, m)
+        return times(self.batch.jacobian(u).mT, self.weights(u))
+
+    def curvature(self, u: Tensor, weights: Tensor) -> Tensor:  # of w'c, (size, m, m)
+        return -self.batch.hessian(u, weights)
+
+    def least(self, u: Tensor) -> Tensor:
+        """Newton's method from u; a problem stays where it is if that does not help it."""
+        for _ in range(STEPS):
+            weights = self.weights(u)
+            rows = torch.where(weights.ne(0).unsqueeze(-1), self.batch.jacobian(u) / self.length.unsqueeze(-1), 0.0)
+            hessian = (self.curvature(u, weights) + rows.mT @ rows).nan_to_num(0.0, 0.0, 0.0)
+            damping = 1e-10 * or_one(hessian.abs().amax((-2, -1)))[:, None, None]
+            eye = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+            step = torch.linalg.solve_ex(hessian + damping * eye, -self.slope(u))[0].nan_to_num(0.0, 0.0, 0.0)
+            places = torch.stack([u, *(u + length * step for length in LENGTHS)])
+            best = torch.stack([self.total(place) for place in places]).argmin(0)
+            if not best.any():
+                break
+            u = places[best, torch.arange(len(u), device=u.device)]
+        return u
 
 
 def _is_convex(hessian: Tensor) -> Tensor:
     finite = hessian.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvalsh(torch.where(finite[:, None, None], hessian, 0.0))
-    return finite & (values[:, 0] >= -CONVEX * values.abs().amax(-1))
+    convex: Tensor = finite & (values[:, 0] >= -CONVEX * values.abs().amax(-1))
+    return convex
 
 
 def _nothing(*arguments: Tensor) -> Tensor:

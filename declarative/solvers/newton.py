@@ -94,7 +94,7 @@ class Newton(Solver):
             model = problem.model(state)
             finite = model.finite()
             tame = _tame(model, finite)
-            factor = factorise(tame, state.delta, state.failures > 0)
+            factor = factorise(tame, state.delta, state.failures > 0, state.curved)
             state = _lower_barrier(state, model)
             factor, step = _within_reach(factor, tame, state)
             state = self._judge(problem, state, model, finite, factor, step, iteration)
@@ -163,6 +163,7 @@ class Newton(Solver):
             code=code,
             iterations=torch.full_like(state.iterations, iteration),
             delta=factor.delta,
+            curved=factor.weight > 0,
             least=torch.minimum(state.least, violation),
             stagnation=torch.where(progress, 0, state.stagnation + 1),
             nudges=state.nudges + pushed,
@@ -186,6 +187,7 @@ class _State(Rows):
     stagnation: Tensor  # iterations since it has fallen
     nudges: Tensor
     pushed: Tensor
+    curved: Tensor  # whether the Hessian needs the constraints to be positive definite
     code: Tensor
     iterations: Tensor
 
@@ -297,6 +299,7 @@ def _first_state(problem: _Scaled, u: Tensor, here: Expansion) -> _State:
         stagnation=counts.clone(),
         nudges=counts.clone(),
         pushed=counts.bool(),
+        curved=counts.bool(),
         code=counts + RUNNING,
         iterations=counts.clone(),
     )

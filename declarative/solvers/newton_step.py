@@ -164,7 +164,7 @@ class Kept(Rows):
         return z.squeeze(-1), s.squeeze(-1) * self.row_scale / scale
 
 
-def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
+def factorise(model: Model, last: Tensor, refused: Tensor, curved: Tensor) -> Factor:
     """Factor the step's system with the least regularisation that makes it a step towards a minimum.
 
     H + weight A'A is positive definite for a large weight if and only if H is so along A u = 0, and adding the weight
@@ -174,6 +174,7 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
         model: the problems.
         last: the regularisation that each needed in its last iteration, (batch,).
         refused: whether the last step was refused, so that at least that much is to be used, (batch,).
+        curved: whether the Hessian was not positive definite without a weight in the last iteration, (batch,).
     """
     p = model.p
     rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
@@ -182,7 +183,8 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
         condensed = condensed + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
     size = scale_of(model)
     unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8)  # the largest entry of A'A is on its diagonal
-    delta, weight = torch.where(refused, last, 0.0), unit.clone()
+    delta = torch.where(refused, last, 0.0)
+    weight = torch.where(curved, unit, 0.0)  # most Hessians are positive definite without
     whole, good = _cholesky(_regularised(condensed, rows, delta, weight))
     failed = ~good
     for attempt in range(TRIES):
@@ -193,8 +195,8 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
             factor, good = _cholesky(_regularised(condensed[index], rows[index], delta[index], weight[index]))
             whole[index[good]] = factor[good]
             failed[index[good]] = False
-        if attempt < 1:  # a larger weight may be all that is missing
-            weight = torch.where(failed, 1e4 * unit, weight)
+        if attempt < 2:  # a larger weight may be all that is missing
+            weight = torch.where(failed, torch.where(weight == 0, unit, 1e4 * unit), weight)
         else:
             first = torch.maximum(1e-8 * size, last / 8)
             delta = torch.where(failed, torch.where(delta == 0, first, 8 * delta), delta)
@@ -208,7 +210,8 @@ def factorise(model: Model, last: Tensor, refused: Tensor) -> Factor:
 
 def _regularised(hessian: Tensor, rows: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
     """H + d I + weight A'A, in one pass."""
-    matrix = torch.baddbmm(hessian, rows.mT * weight[:, None, None], rows) if rows.shape[1] else hessian.clone()
+    weighted = rows.shape[1] and bool(weight.any())
+    matrix = torch.baddbmm(hessian, rows.mT * weight[:, None, None], rows) if weighted else hessian.clone()
     torch.diagonal(matrix, dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
     return matrix
 

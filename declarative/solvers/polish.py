@@ -19,6 +19,7 @@ from .compaction import compacted
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
 EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
+CLOSE = 64  # and one of this many is not worth a step
 NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
@@ -42,7 +43,7 @@ def polish(batch: Batch, raw: RawSolution, factor: Prepared | None = None) -> Ra
 def _improve(
     batch: Batch, u: Tensor, best: Assessment, exact: float, factor: Prepared | None
 ) -> tuple[Tensor, Assessment]:
-    improving = (best.residual < NEAR) & (best.residual > exact)
+    improving = (best.residual < NEAR) & (best.residual > exact * CLOSE / EXACT)
     for _ in range(STEPS):
         if not improving.any():
             break

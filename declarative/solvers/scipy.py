@@ -129,10 +129,10 @@ class Scipy(Solver):
 
 
 class _Quiet:
-    """Silences SciPy's and NumPy's own warnings, as long as a thread is inside; those of the user's functions go through.
+    """Silences SciPy's and NumPy's own warnings while a thread is inside; those of the user's functions go through.
 
-    What they say, such as that a Jacobian is singular, is no news: the solution is judged by the node. The filters belong
-    to the whole process, so that the first thread that comes in sets them, and the last one out restores them.
+    What they say, such as that a Jacobian is singular, is no news: the solution is judged by the node. The filters are
+    those of the whole process, so that the first thread that comes in sets them, and the last one out restores them.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,48 @@
+"""Gradients for many cotangents at once: ``torch.autograd.grad(..., is_grads_batched=True)``.
+
+torch maps such a backward pass by an older mechanism than ``torch.vmap``, which knows neither the vmap rules of an
+``autograd.Function`` nor many operations. Here the cotangents are handed from the one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .transforms import in_transform, value_is_hidden
+
+Grads = tuple[Tensor | None, ...]
+
+
+def mapped(cotangents: Sequence[Tensor | None]) -> bool:
+    """Whether a backward pass, one that is not itself recorded, is for many cotangents at once."""
+    if torch.is_grad_enabled() or in_transform():
+        return False
+    return any(v is not None and value_is_hidden(v) for v in cotangents)
+
+
+def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]) -> Grads:
+    """The function of cotangents, by ``torch.vmap``."""
+    level = torch._C._vmapmode_increment_nesting() - 1  # the only way to ask for it
+    torch._C._vmapmode_decrement_nesting()
+    dims = [0 if v is not None and value_is_hidden(v) else None for v in cotangents]
+    plain = [
+        v if dim is None else torch._remove_batch_dim(v, level, 1, 0) for v, dim in zip(cotangents, dims, strict=True)
+    ]
+    places: list[int] = []
+    count: list[int] = []
+
+    def present(*rows: Tensor | None) -> tuple[Tensor, ...]:
+        grads = function(*rows)
+        places[:] = [i for i, grad in enumerate(grads) if grad is not None]
+        count[:] = [len(grads)]
+        return tuple(grad for grad in grads if grad is not None)
+
+    found = torch.vmap(present, in_dims=tuple(dims))(*plain)
+    by_place = dict(zip(places, found, strict=True))
+    return tuple(
+        torch._add_batch_dim(by_place[i], 0, level) if i in by_place else None  # type: ignore[attr-defined]
+        for i in range(count[0])
+    )
