@@ -8,6 +8,8 @@ READY := $(VENV)/.installed
 
 run: $(READY)
 	$(BIN)/python -m experiments run all --dtype both
+	$(BIN)/python -m experiments sorting
+	$(BIN)/python -m experiments decision
 	$(BIN)/python -m experiments theory
 	$(BIN)/python -m experiments compare
 	$(BIN)/python -m experiments report
@@ -24,7 +26,8 @@ bench: $(READY) $(VENV)/.peers
 	$(BIN)/python -m experiments bench
 
 docs: $(READY) $(VENV)/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "written to site/index.html"
 
 soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py
@@ -46,4 +49,4 @@ $(VENV)/.docs: $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -27,10 +27,8 @@ def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]
     """The function of cotangents, by ``torch.vmap``."""
     level = torch._C._vmapmode_increment_nesting() - 1  # the only way to ask for it
     torch._C._vmapmode_decrement_nesting()
-    dims = [0 if v is not None and value_is_hidden(v) else None for v in cotangents]
-    plain = [
-        v if dim is None else torch._remove_batch_dim(v, level, 1, 0) for v, dim in zip(cotangents, dims, strict=True)
-    ]
+    many = [v is not None and value_is_hidden(v) for v in cotangents]
+    plain = [torch._remove_batch_dim(v, level, 1, 0) if v is not None and value_is_hidden(v) else v for v in cotangents]
     places: list[int] = []
     count: list[int] = []
 
@@ -40,9 +38,6 @@ def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]
         count[:] = [len(grads)]
         return tuple(grad for grad in grads if grad is not None)
 
-    found = torch.vmap(present, in_dims=tuple(dims))(*plain)
+    found = torch.vmap(present, in_dims=tuple(0 if one else None for one in many))(*plain)
     by_place = dict(zip(places, found, strict=True))
-    return tuple(
-        torch._add_batch_dim(by_place[i], 0, level) if i in by_place else None  # type: ignore[attr-defined]
-        for i in range(count[0])
-    )
+    return tuple(torch._add_batch_dim(by_place[i], 0, level) if i in by_place else None for i in range(count[0]))

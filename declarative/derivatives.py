@@ -93,7 +93,8 @@ class Linearisation:
             return None
         diagonal, regular = _probed(self.batch, self.u, multipliers)
         if self._is_plain() and not bool(regular):
-            return self._not_diagonal()
+            self._not_diagonal()
+            return None
         return diagonal
 
     def _not_diagonal(self) -> None:

@@ -137,13 +137,14 @@ class _Simplifier:
         # the output stays as it is
 
     def _call(self, node: fx.Node) -> None:
-        arguments, options = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
-        node.target = RESHAPED_IN_PLACE.get(node.target, node.target)
+        arguments, options = fx.node.map_arg((_args(node), node.kwargs), lambda n: self.values[n])
+        target: Any = RESHAPED_IN_PLACE.get(node.target, node.target)
+        node.target = target
         if _impure(node):
             raise Unrecordable(f"{node.target} changes something")
         try:
-            value = self._stacked(node) if node.target is aten.mm.default else None
-            value = node.target(*arguments, **options) if value is None else value
+            value = self._stacked(node) if target is aten.mm.default else None
+            value = target(*arguments, **options) if value is None else value
         except RuntimeError:
             if node.target not in (aten.view.default, aten._unsafe_view.default):
                 raise
@@ -173,7 +174,7 @@ class _Simplifier:
 
     def _reuse(self, node: fx.Node) -> None:
         """One node for what is computed twice."""
-        key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+        key = (node.target, _frozen(_args(node)), _frozen(node.kwargs))
         try:
             first = self.seen.setdefault(key, node)
         except TypeError:  # an argument that cannot be compared
@@ -224,12 +225,12 @@ class _Simplifier:
         value = self.values[node]
         swap = node.target in (aten.mul.Tensor, aten.add.Tensor) and not node.kwargs
         for place in (0, 1) if swap else (0,):
-            x = node.args[place]
+            x = _args(node)[place]
             if not isinstance(x, fx.Node) or x.target not in FRESH or len(x.users) > 1:
                 continue
             old = self.values[x]
             if old.shape == value.shape and old.dtype == value.dtype:
-                node.args = (x, node.args[1 - place], *node.args[2:]) if len(node.args) > 1 else (x,)
+                node.args = (x, _args(node)[1 - place], *_args(node)[2:]) if len(_args(node)) > 1 else (x,)
                 node.target = IN_PLACE[node.target]
                 return
 
@@ -240,34 +241,34 @@ class _Simplifier:
 
     # Rewrites: each returns the node to use instead, or None.
 
-    def _without_unit(self, node: fx.Node) -> fx.Node | None:
+    def _without_unit(self, node: fx.Node) -> Any:
         """x * 1, x / 1 and x ** 1."""
         value = self.values[node]
         if node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
             pairs = [(0, 1)] if node.target is not aten.mul.Tensor else [(0, 1), (1, 0)]
             for kept, unit in pairs:
-                x = node.args[kept]
-                if isinstance(x, fx.Node) and self._is_one(node.args[unit]) and self.values[x].dtype == value.dtype:
+                x = _args(node)[kept]
+                if isinstance(x, fx.Node) and self._is_one(_args(node)[unit]) and self.values[x].dtype == value.dtype:
                     return self._expanded(x, node)
         if (
             node.target is aten.pow.Tensor_Scalar
-            and node.args[1] == 1
-            and value.dtype == self.values[node.args[0]].dtype
+            and _args(node)[1] == 1
+            and value.dtype == self.values[_args(node)[0]].dtype
         ):
-            return node.args[0]
-        if node.target is aten.pow.Tensor_Scalar and node.args[1] == 0:
+            return _args(node)[0]
+        if node.target is aten.pow.Tensor_Scalar and _args(node)[1] == 0:
             return self._constant(torch.ones_like(value[(0,) * value.dim()]).expand_as(value), node)
-        if node.target in VIEWS and isinstance(node.args[0], fx.Node):
-            x = self.values[node.args[0]]
+        if node.target in VIEWS and isinstance(_args(node)[0], fx.Node):
+            x = self.values[_args(node)[0]]
             if x.shape == value.shape and x.stride() == value.stride():
-                return node.args[0]
+                return _args(node)[0]
         return None
 
     def _by_number(self, node: fx.Node) -> fx.Node | None:
         """A product with a constant that has one value everywhere, and one with two numbers in a row."""
-        if node.target is aten.mul.Tensor and all(isinstance(x, fx.Node) for x in node.args):
+        if node.target is aten.mul.Tensor and all(isinstance(x, fx.Node) for x in _args(node)):
             for place in (0, 1):
-                x, number = node.args[1 - place], self._number(node.args[place])
+                x, number = _args(node)[1 - place], self._number(_args(node)[place])
                 same = self.values[x].dtype == self.values[node].dtype and self.values[node].is_floating_point()
                 if number is not None and same:
                     product = self._add(node, aten.mul.Scalar, x, number)
@@ -284,12 +285,12 @@ class _Simplifier:
 
     def _merged(self, node: fx.Node, otherwise: Any = ...) -> Any:
         """(x * a) * b as x * (a b), or x if that is 1."""
-        x, number = node.args
+        x, number = _args(node)
         if isinstance(x, fx.Node) and x.target is aten.mul.Scalar and len(x.users) <= 1:
-            number = number * x.args[1]
-            if number == 1 and self.values[x.args[0]].dtype == self.values[node].dtype:
-                return x.args[0]
-            return self._add(node, aten.mul.Scalar, x.args[0], number)
+            number = number * _args(x)[1]
+            if number == 1 and self.values[_args(x)[0]].dtype == self.values[node].dtype:
+                return _args(x)[0]
+            return self._add(node, aten.mul.Scalar, _args(x)[0], number)
         return node if otherwise is ... else otherwise
 
     def _is_one(self, argument: Any) -> bool:
@@ -310,23 +311,24 @@ class _Simplifier:
         if node.target not in (aten.mm.default, aten.bmm.default):
             return None
         for place in (0, 1):
-            multiple = self._multiple_of_identity(node.args[place])
+            multiple = self._multiple_of_identity(_args(node)[place])
             if multiple is not None:
-                other = node.args[1 - place]
+                other = _args(node)[1 - place]
                 return other if multiple == 1 else self._add(node, aten.mul.Scalar, other, multiple)
         return None
 
     def _stacked(self, node: fx.Node) -> Tensor | None:
         """A constant stack of (c I) times a constant: exactly, for a matrix product may round each copy differently."""
-        left, right = (self.values[argument] for argument in node.args)
+        left, right = (self.values[argument] for argument in _args(node))
         m = left.shape[1]
-        if any(argument not in self.constant for argument in node.args) or not m or left.shape[0] % m:
+        if any(argument not in self.constant for argument in _args(node)) or not m or left.shape[0] % m:
             return None
         blocks = left.view(-1, m, m) if left.is_contiguous() else left.reshape(-1, m, m)
         multiple = float(left[0, 0])
         if not bool((blocks == multiple * torch.eye(m, dtype=left.dtype, device=left.device)).all()):
             return None
-        return (multiple * right).repeat(len(blocks), 1)
+        copies: Tensor = (multiple * right).repeat(len(blocks), 1)
+        return copies
 
     # Diagonal matrices: noted, and used where one is added to another matrix.
 
@@ -335,7 +337,7 @@ class _Simplifier:
         shape = self.values[node].shape
         if node.target is aten.mul.Tensor:
             for place in (0, 1):
-                matrix, other = node.args[place], node.args[1 - place]
+                matrix, other = _args(node)[place], _args(node)[1 - place]
                 if not isinstance(matrix, fx.Node) or not isinstance(other, fx.Node):
                     continue
                 factor = self.values[other]
@@ -346,20 +348,20 @@ class _Simplifier:
                 if own is not None:
                     self.diagonal[node] = self._add(node, aten.mul.Tensor, own, row)
                     return
-        elif node.target is aten.mul.Scalar and node.args[0] in self.diagonal:
-            self.diagonal[node] = self._add(node, aten.mul.Scalar, self.diagonal[node.args[0]], node.args[1])
-        elif node.target is aten.neg.default and node.args[0] in self.diagonal:
-            self.diagonal[node] = self._add(node, aten.neg.default, self.diagonal[node.args[0]])
-        elif node.target in (aten.view.default, aten._unsafe_view.default) and node.args[0] in self.diagonal:
-            if self.values[node.args[0]].shape == shape:
-                self.diagonal[node] = self.diagonal[node.args[0]]
+        elif node.target is aten.mul.Scalar and _args(node)[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.mul.Scalar, self.diagonal[_args(node)[0]], _args(node)[1])
+        elif node.target is aten.neg.default and _args(node)[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.neg.default, self.diagonal[_args(node)[0]])
+        elif node.target in (aten.view.default, aten._unsafe_view.default) and _args(node)[0] in self.diagonal:
+            if self.values[_args(node)[0]].shape == shape:
+                self.diagonal[node] = self.diagonal[_args(node)[0]]
         elif node.target is aten.add.Tensor and not node.kwargs and self._batch_of_any(node) == shape[0]:
-            parts = [self._diagonal_of(x, node) if isinstance(x, fx.Node) else None for x in node.args]
-            if None not in parts and any(x in self.diagonal for x in node.args):
+            parts = [self._diagonal_of(x, node) if isinstance(x, fx.Node) else None for x in _args(node)]
+            if None not in parts and any(x in self.diagonal for x in _args(node)):
                 self.diagonal[node] = self._add(node, aten.add.Tensor, *parts)
 
     def _batch_of_any(self, node: fx.Node) -> int:
-        known = [self.values[self.diagonal[x]].shape[0] for x in node.args if x in self.diagonal]
+        known = [self.values[self.diagonal[x]].shape[0] for x in _args(node) if x in self.diagonal]
         return max(known, default=0)
 
     def _diagonal_of(self, node: fx.Node, before: fx.Node) -> fx.Node | None:
@@ -379,7 +381,7 @@ class _Simplifier:
         if node.target is not aten.add.Tensor or node.kwargs or node in self.diagonal:
             return None
         for place in (0, 1):
-            x, other = node.args[place], node.args[1 - place]
+            x, other = _args(node)[place], _args(node)[1 - place]
             if x in self.diagonal and isinstance(other, fx.Node) and self.values[other].shape[-1] > 1:
                 return self._add(node, plus_diagonal, self._expanded(other, node), self.diagonal[x])
         return None
@@ -388,12 +390,12 @@ class _Simplifier:
         """Products of single vectors with a matrix that was copied for each of them: one product with all of them."""
         if node.target is not aten.bmm.default:
             return None
-        left, right = (self._before_copies(argument) for argument in node.args)
+        left, right = (self._before_copies(argument) for argument in _args(node))
         if left is None or right is None:
             return None
         (x, spread_x), (y, spread_y) = left, right
         a, b = self.values[x].shape[:2], self.values[y].shape[:2]
-        rows, columns = self.values[node.args[0]].shape[-2], self.values[node.args[1]].shape[-1]
+        rows, columns = self.values[_args(node)[0]].shape[-2], self.values[_args(node)[1]].shape[-1]
         for dim in (0, 1):
             if rows == 1 and b[dim] == 1 and spread_y[dim] > 1:  # y is copied along dim: its vectors become rows
                 return self._as_rows(node, x, y, spread_x, dim)
@@ -406,17 +408,17 @@ class _Simplifier:
         views = (aten._unsafe_view.default, aten.view.default, aten.reshape.default)
         if node.target not in views:
             return None
-        inner = node.args[0]
+        inner = _args(node)[0]
         if inner.op == "call_function" and inner.target is aten.clone.default:
-            inner = inner.args[0]
+            inner = _args(inner)[0]
         shape = self.values[inner].shape
         if len(shape) != 4 or self.values[node].shape != (shape[0] * shape[1], *shape[2:]):
             return None
         while inner.op == "call_function" and (
             inner.target is aten.expand.default
-            or (inner.target in VIEWS and self.values[inner].shape == self.values[inner.args[0]].shape)
+            or (inner.target in VIEWS and self.values[inner].shape == self.values[_args(inner)[0]].shape)
         ):
-            inner = inner.args[0]
+            inner = _args(inner)[0]
         x = self.values[inner]
         if x.dim() < 4:
             with_ones = [1] * (4 - x.dim()) + list(x.shape)
@@ -477,7 +479,7 @@ def value_is_matrix(value: Any) -> bool:
 
 
 CONSTANT = "constant"
-IN_PLACE = {
+IN_PLACE: dict[Any, Any] = {
     aten.mul.Tensor: aten.mul_.Tensor,
     aten.mul.Scalar: aten.mul_.Scalar,
     aten.add.Tensor: aten.add_.Tensor,
@@ -489,7 +491,7 @@ IN_PLACE = {
 FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
 # On temporaries, whose former shape nobody uses again.
-RESHAPED_IN_PLACE = {
+RESHAPED_IN_PLACE: dict[Any, Any] = {
     aten.squeeze_.default: aten.squeeze.default,
     aten.squeeze_.dim: aten.squeeze.dim,
     aten.squeeze_.dims: aten.squeeze.dims,
@@ -522,6 +524,10 @@ def _compressed(value: Tensor) -> Tensor:
         if size > 1 and bool((value == first).all()):
             value = first
     return value.clone(memory_format=torch.contiguous_format).expand(whole)  # of the rest nothing is kept
+
+
+def _args(node: fx.Node) -> tuple[Any, ...]:
+    return node.args
 
 
 def _frozen(argument: Any) -> Any:

@@ -198,7 +198,7 @@ class Batch:
         if self.recording is None:
             return function(self, *rows)
 
-        def of_tensors(*tensors: Tensor | None) -> Any:
+        def of_tensors(*tensors: Any) -> Any:
             batch = dataclasses.replace(self, xs=tensors[len(rows) :], recording=None)
             return function(batch, *tensors[: len(rows)])
 
@@ -278,7 +278,10 @@ class Batch:
 
         def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
             inputs = tuple(batch.xs[i] for i in chosen)
-            return torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))(*inputs)
+            grads: tuple[Tensor, ...] = torch.func.grad(
+                batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs)))
+            )(*inputs)
+            return grads
 
         result: tuple[Tensor, ...] = self.recorded(("pullback", *chosen), pulled, u, multipliers, z, s)
         return result

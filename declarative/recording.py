@@ -46,7 +46,7 @@ class Recording:
         """The function of the tensors: replayed if that is possible here, and recorded if it is worth it."""
         if not _replayable(tensors) or any(x._version != version for x, version in self.constants):
             return function(*tensors)
-        key = (key, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors), tensors[-1].device)
+        key = (key, *(None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors))
         with self.lock:
             graph = self.graphs.pop(key, 0)
             if isinstance(graph, int):
@@ -149,7 +149,7 @@ class _Listener(TorchDispatchMode):
     """Writes down the operations that pass through."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.entries: list[Hashable] = []
         self.constants: list[Tensor] = []
         self._places: dict[int, int] = {id(x): place for place, x in enumerate(inputs)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -21,11 +21,12 @@ MAPPED = torch._C._dispatch_key_parse("Batched")
 @contextmanager
 def slow_is_fine() -> Iterator[None]:
     """Without vmap's warnings of operations that it has no fast rule for, which the user cannot do much about."""
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+    enable(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        enable(True)
 
 
 def has_tangent(x: Tensor) -> bool:

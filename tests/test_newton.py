@@ -140,7 +140,7 @@ def test_precision_and_options():
     y = node(x)
     assert y.dtype == torch.float32
     assert relative(y, x / x.norm(dim=-1, keepdim=True)) < 1e-5
-    with pytest.raises(ValueError, match="max_iterations must be at least 1"):
+    with pytest.raises(ValueError, match="max_iterations must be an integer, at least 1"):
         Newton(max_iterations=0)
 
 
