@@ -61,7 +61,8 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(kind: type[System], r: Tensor, t: Tensor, *operands: Tensor) -> Pair:
-        return kind(*operands).factorise()(r, t)
+        z, s = kind(*operands).factorise()(r, t)
+        return (z.clone() if z is r else z), (s.clone() if s is t else s)  # an input is no output of a Function
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
