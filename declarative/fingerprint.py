@@ -1,71 +1,83 @@
 """Functions that are told apart by looking at them: no call is needed to know that they still do the same.
 
-Such a function is written in Python, reaches nothing but torch, mathematics and builtins, and captures nothing but
-numbers and the like. Given tensors of the same shapes it does the same operations every time.
+Such a function is written in Python, reaches nothing but torch, mathematics, builtins and functions of the same kind,
+and captures nothing but numbers and the like. Given tensors of the same shapes it does the same operations every time.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import math
 import types
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 
 import torch
 
 REACHES = {"LOAD_GLOBAL", "LOAD_NAME"}
 CHANGES = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "STORE_DEREF"}
+MODULES = (torch, torch.nn.functional, torch.linalg, torch.special, math)
+
+
+class Opaque(Exception):  # noqa: N818
+    """What a function does cannot be seen from outside."""
 
 
 def fingerprint(functions: tuple[Callable[..., object] | None, ...]) -> Hashable | None:
     """What makes these functions what they are; None if that cannot be seen from outside."""
     if torch._C._len_torch_function_stack():
         return None
-    told: list[Hashable] = [torch.get_default_dtype()]
-    for function in functions:
-        if function is None:
-            told.append(None)
-            continue
-        if type(function) is not types.FunctionType or function.__kwdefaults__:
-            return None
-        names = _names(function.__code__)
-        if names is None or not all(_harmless(function, name) for name in names):
-            return None
-        try:
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        except ValueError:  # a cell that is not filled yet
-            return None
-        values = [_value(x) for x in (*cells, *(function.__defaults__ or ()))]
-        if None in values:
-            return None
-        told.append((function.__code__, *values))
-    return tuple(told)
+    try:
+        return (torch.get_default_dtype(), *(_told(function, ()) for function in functions))
+    except Opaque:
+        return None
 
 
-def _value(x: object) -> Hashable | None:
+def _told(function: object, inside: tuple[object, ...]) -> Hashable:
+    if function is None:
+        return None
+    if type(function) is functools.partial:
+        keywords = tuple((name, _value(x)) for name, x in function.keywords.items())
+        return (_told(function.func, inside), tuple(_value(x) for x in function.args), keywords)
+    if type(function) is not types.FunctionType or function.__kwdefaults__ or function.__dict__:
+        raise Opaque
+    if function in inside:  # it calls itself, or one that calls it
+        return ()
+    inside = (*inside, function)
+    try:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError as error:  # a cell that is not filled yet
+        raise Opaque from error
+    reached = tuple(_reached(function, name, inside) for name in _names(function.__code__))
+    return (function.__code__, reached, *(_value(x) for x in (*cells, *(function.__defaults__ or ()))))
+
+
+def _reached(function: types.FunctionType, name: str, inside: tuple[object, ...]) -> Hashable:
+    """A global name that a function reads: something that does not change, a number, or another function."""
+    space = function.__globals__
+    if name not in space:
+        if name in vars(builtins):
+            return name
+        raise Opaque
+    value = space[name]
+    if any(value is module for module in MODULES):
+        return name
+    return _told(value, inside) if isinstance(value, types.FunctionType) else _value(value)
+
+
+def _value(x: object) -> Hashable:
     if isinstance(x, float):
         return x.hex()
     if x is None or type(x) in (int, bool, str):
         return (type(x), x)
     if type(x) is tuple:
-        parts = tuple(_value(part) for part in x)
-        return None if None in parts else parts
-    return None
+        return tuple(_value(part) for part in x)
+    raise Opaque
 
 
-def _harmless(function: types.FunctionType, name: str) -> bool:
-    space = function.__globals__
-    if name not in space:
-        return name in vars(builtins)
-    value = space[name]
-    return value is torch or value is torch.nn.functional or value is torch.linalg or value is math
-
-
-@lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> frozenset[str] | None:
-    """The global names that code reaches, its inner functions included; None if it does more than read them."""
+@functools.lru_cache(maxsize=1024)
+def _seen_names(code: types.CodeType) -> tuple[str, ...] | None:
     names: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in CHANGES:
@@ -76,8 +88,16 @@ def _names(code: types.CodeType) -> frozenset[str] | None:
         return None
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            more = _names(inner)
+            more = _seen_names(inner)
             if more is None:
                 return None
-            names |= more
-    return frozenset(names)
+            names.update(more)
+    return tuple(sorted(names))
+
+
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The global names that code reads, its inner functions included."""
+    names = _seen_names(code)
+    if names is None:
+        raise Opaque
+    return names

@@ -357,8 +357,9 @@ def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
 
 def _own(y: Tensor, shape: torch.Size, others: Sequence[Tensor]) -> Tensor:
     """The tensor in its shape, sharing no memory with others: outputs that are views confuse forward mode."""
-    memory = y.untyped_storage().data_ptr()
-    if y._is_view() or not y.is_contiguous() or any(x.untyped_storage().data_ptr() == memory for x in others):
+    memory = y.untyped_storage()
+    whole = y.is_contiguous() and memory.nbytes() == y.numel() * y.element_size()
+    if not whole or any(x.untyped_storage().data_ptr() == memory.data_ptr() for x in others):
         return y.reshape(shape).clone()
     unshared: Tensor = torch.ops.aten._unsafe_view(y, shape)
     return unshared

@@ -287,4 +287,4 @@ def _called_start(
     value: object = torch.vmap(start, in_dims=in_dims)(*plain)
     if not isinstance(value, Tensor):
         raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
-    return value.detach().to(dtype).clone()
+    return value.detach().to(dtype)
