@@ -211,7 +211,7 @@ class Derivatives:
         wanted = [i for i, x in enumerate(batch.xs) if x.is_floating_point()]
         if not batch.size:
             return cls._empty(point, sum(batch.xs[i].shape[1:].numel() for i in wanted))
-        jacobian = batch.jacobian(u)
+        jacobian = batch.jacobian(u).clone()  # the user's own: it may be a constant of a recording
         p = batch.p
 
         def rows(count: int, place: Callable[[Tensor], tuple[Tensor, Tensor | None]]) -> Tensor:
@@ -233,8 +233,8 @@ class Derivatives:
             A=jacobian[:, :p],
             B=cross,
             C=shift[:, :p],
-            H=batch.hessian(u, multipliers),
-            H_hat=batch.hessian(u),
+            H=batch.hessian(u, multipliers).clone(),
+            H_hat=batch.hessian(u).clone(),
             multipliers=multipliers[:, :p],
             G=jacobian[:, p:],
             G_X=shift[:, p:],

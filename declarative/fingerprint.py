@@ -6,7 +6,6 @@ and captures nothing but numbers and the like. Given tensors of the same shapes 
 
 from __future__ import annotations
 
-import builtins
 import dis
 import functools
 import math
@@ -18,6 +17,27 @@ import torch
 REACHES = {"LOAD_GLOBAL", "LOAD_NAME"}
 CHANGES = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "STORE_DEREF"}
 MODULES = (torch, torch.nn.functional, torch.linalg, torch.special, math)
+HARMLESS = {
+    *(
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "divmod",
+        "enumerate",
+        "float",
+        "int",
+        "isinstance",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+    ),
+    *("pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip", "ValueError", "TypeError"),
+}
+ASKS = ("is_", "are_", "get_", "__", "_C")  # names that could ask for the state of the process, and:
+STATE = {"initial_seed", "seed", "manual_seed", "backends", "random", "default_generator", "utils"}
 
 
 class Opaque(Exception):  # noqa: N818
@@ -57,7 +77,7 @@ def _reached(function: types.FunctionType, name: str, inside: tuple[object, ...]
     """A global name that a function reads: something that does not change, a number, or another function."""
     space = function.__globals__
     if name not in space:
-        if name in vars(builtins):
+        if name in HARMLESS:
             return name
         raise Opaque
     value = space[name]
@@ -84,7 +104,7 @@ def _seen_names(code: types.CodeType) -> tuple[str, ...] | None:
             return None
         if instruction.opname in REACHES:
             names.add(str(instruction.argval))
-    if any(name.startswith(("is_", "get_", "__")) for name in code.co_names):  # could ask for the state of the process
+    if any(name.startswith(ASKS) or name in STATE for name in code.co_names):
         return None
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

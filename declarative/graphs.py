@@ -27,6 +27,7 @@ from .irregular import irregular
 aten = torch.ops.aten
 
 LARGEST_GRAPH = 3000  # operations; more than that is a loop over the batch, written out
+SMALL_OUTPUT = 1 << 16  # entries
 MEMORY = 1 << 24  # bytes that the constants of a graph may take
 RECORDING = threading.Lock()  # make_fx is for one thread at a time
 
@@ -49,8 +50,15 @@ class Graph:
         return tuple(outputs) if self._is_tuple else pytree.tree_unflatten(outputs, self._structure)
 
 
-def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph:
+def record(
+    function: Callable[..., Any], tensors: Sequence[Tensor | None], copy: Callable[[Tensor], Tensor] = torch.clone
+) -> Graph:
     """The graph of a function for tensors like these.
+
+    Args:
+        function: of the tensors.
+        tensors: an example; None stays None.
+        copy: makes the graph's own copy of a tensor that the function has captured.
 
     Raises:
         Unrecordable: the function depends on values in a way that a graph cannot express, or the graph is too long.
@@ -69,7 +77,7 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
             module = make_fx(torch.func.functionalize(flat_function, remove="mutations"))(*given)
             if len(module.graph.nodes) > LARGEST_GRAPH:
                 raise Unrecordable(f"{len(module.graph.nodes)} operations")
-            _Simplifier(module, given).run()
+            _Simplifier(module, given, copy).run()
             nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
             pairs = list(zip(flat_function(*nearby), module(*nearby), strict=True))
     except Exception as error:  # whatever tracing does not support, calling does
@@ -106,7 +114,8 @@ def _same(x: Tensor, y: Tensor) -> bool:
 class _Simplifier:
     """Rewrites the graph of a module in place, with the values of an example at hand for shapes and constants."""
 
-    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor], copy: Callable[[Tensor], Tensor]) -> None:
+        self.copy = copy
         self.module = module
         self.graph = module.graph
         self.values: dict[fx.Node, Any] = {}
@@ -119,6 +128,7 @@ class _Simplifier:
     def run(self) -> None:
         for node in list(self.graph.nodes):
             self._visit(node)
+        self._own_outputs()
         self.graph.eliminate_dead_code()
         for node in list(self.graph.nodes):
             self._overwrite(node)
@@ -130,11 +140,18 @@ class _Simplifier:
         if node.op == "placeholder":
             self.values[node] = next(self.inputs)
         elif node.op == "get_attr":
-            self.values[node] = getattr(self.module, str(node.target))
-            self.constant.add(node)
+            self._capture(node)
         elif node.op == "call_function":
             self._call(node)
         # the output stays as it is
+
+    def _capture(self, node: fx.Node) -> None:
+        """A tensor that the function captured: copied, because its owner may change it."""
+        value = self.copy(getattr(self.module, str(node.target)))
+        node.target = f"captured_{node.target}"
+        vars(self.module)[node.target] = value
+        self.values[node] = value
+        self.constant.add(node)
 
     def _call(self, node: fx.Node) -> None:
         arguments, options = fx.node.map_arg((_args(node), node.kwargs), lambda n: self.values[n])
@@ -233,6 +250,17 @@ class _Simplifier:
                 node.args = (x, _args(node)[1 - place], *_args(node)[2:]) if len(_args(node)) > 1 else (x,)
                 node.target = IN_PLACE[node.target]
                 return
+
+    def _own_outputs(self) -> None:
+        """Small constants are returned as copies, which the caller may change; large ones stay within the library."""
+        (output,) = [node for node in self.graph.nodes if node.op == "output"]
+
+        def owned(node: fx.Node) -> fx.Node:
+            value = self.values[node]
+            small = node in self.constant and isinstance(value, Tensor) and value.numel() <= SMALL_OUTPUT
+            return self._add(output, aten.clone.default, node) if small else node
+
+        output.args = fx.node.map_arg(output.args, owned)
 
     def _forget_unused(self) -> None:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
@@ -368,7 +396,7 @@ class _Simplifier:
         """The diagonal of a matrix that is noted, or of a constant multiple of the identity, to be broadcast."""
         if node in self.diagonal:
             return self.diagonal[node]
-        if self.values[node].dim() not in (2, 3):
+        if self.values[node].dim() not in (2, 3) or self.values[node].shape[-1] != self.values[before].shape[-1]:
             return None
         multiple = self._multiple_of_identity(node)
         if multiple is None:

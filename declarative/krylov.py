@@ -51,10 +51,12 @@ class MatrixFreeSystem(System):
         return self.curvature(z) + times(rows.mT, s), times(rows, z) - (1 - mask) * s
 
     def factorise(self) -> Solve:
-        precondition = factorise_diagonal(self._diagonal(), self.jacobian, self.active, None)
+        diagonal = self._diagonal()
+        precondition = factorise_diagonal(diagonal, self.jacobian, self.active, None)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
-            z, s, error = self._iterate(precondition, r, t)
+            z, s = self._iterate(precondition, r, t, diagonal)
+            error = self._error(z, s, r, t, diagonal)
             if bool((error <= torch.finfo(r.dtype).eps ** 0.7).all()):
                 return z, s
             if self.required:
@@ -84,16 +86,20 @@ class MatrixFreeSystem(System):
         estimate = torch.where(noise < 0.5 * mean, estimate, mean)
         return torch.maximum(estimate, 1e-3 * or_one(mean))
 
-    def _iterate(self, precondition: Solve, r: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(z, s) and the relative residual of each problem."""
+    def _iterate(self, precondition: Solve, r: Tensor, t: Tensor, diagonal: Tensor) -> Pair:
         eps = torch.finfo(r.dtype).eps
         z, s = precondition(torch.zeros_like(r), t)  # on the constraints
         residual = r - self.curvature(z)
         none = torch.zeros_like(t)
-        direction, s = precondition(residual, none)
+        whole = torch.maximum(r.abs(), residual.abs()).amax(-1, keepdim=True)
+        for _ in range(2):  # the second time what rounding errors have left of the constraints in it
+            direction, s = precondition(residual, none)
+            residual = residual - self._pulled(s)
         step = direction
         reduced = (residual * direction).sum(-1, keepdim=True)
-        goal = eps**1.8 * reduced.abs()
+        # Below the rounding errors of what the constraints have taken up there is nothing to follow.
+        noise = (eps * whole).square() / or_one(diagonal.amax(-1, keepdim=True))
+        goal = torch.maximum(eps**1.8 * reduced.abs(), noise)
         # Unless it was asked for, it must not cost more than a part of assembling the matrix.
         for _ in range(max(PATIENCE, r.shape[-1]) if self.required else r.shape[-1] // 4):
             product = self.curvature(step)
@@ -109,11 +115,22 @@ class MatrixFreeSystem(System):
             direction_reduced = (residual * direction).sum(-1, keepdim=True)
             step = direction + torch.where(running, direction_reduced / or_one(reduced), 0.0) * step
             reduced = torch.where(running, direction_reduced, reduced)
+        return z, precondition(r - self.curvature(z), none)[1]
+
+    def _error(self, z: Tensor, s: Tensor, r: Tensor, t: Tensor, diagonal: Tensor) -> Tensor:  # (batch,)
+        """The relative residual of both halves of the system."""
         left = r - self.curvature(z)
-        _, s = precondition(left, none)
-        force = torch.maximum(r.abs(), left.abs()).amax(-1)
-        error = (left - self._pulled(s)).abs().amax(-1) / or_one(force)
-        return z, s, error
+        error = (left - self._pulled(s)).abs().amax(-1) / or_one(torch.maximum(r.abs(), left.abs()).amax(-1))
+        mask = self.active.to(z.dtype)
+        rows = self.jacobian * mask.unsqueeze(-1)
+        if not rows.shape[1]:
+            return error
+        gap = (times(rows, z) - t * mask).abs().amax(-1)
+        # Relative also to the step that r alone would make: a z that should vanish may be rounding errors of that.
+        size = torch.maximum(times(rows.abs(), z.abs()) + t.abs() * mask, times(rows.abs(), r.abs() / diagonal)).amax(
+            -1
+        )
+        return torch.maximum(error, gap / or_one(size))
 
     def _pulled(self, s: Tensor) -> Tensor:
         return times(self.jacobian.mT, s * self.active.to(s.dtype))

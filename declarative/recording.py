@@ -3,8 +3,9 @@
 A recording is a graph of torch operations for given shapes. Python around them (attributes, numbers, branches) is baked
 into it, so a recording may only be replayed while the user's functions still do what they did. That is not guessed: in
 every call each function is run once, for one problem, and its operations are compared one by one with those that the
-recording was made from - numbers by value, captured tensors by identity and version. If anything differs, the call
-starts anew without a recording. Functions that capture nothing but numbers need not be run for that.
+recording was made from - numbers and captured tensors by value. If anything differs, the call starts anew without a
+recording. Functions that capture nothing but numbers need not be run for that. A graph has its own copy of what was
+captured, so that nothing which changes after the comparison is mixed in.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .transforms import transformed
 AFTER = 32  # evaluations: a recording costs about as much as a hundred, and most shapes of a script are seen few times
 SIGNATURES = 4  # of a node's functions: they change only with what they capture
 GRAPHS = 64  # of one signature: shapes, dtypes and kinds of derivatives
-SMALL = 256  # captured tensors up to this many entries are compared by value
+SMALL = 256  # captured tensors up to this many entries are compared one by one, larger ones by a checksum
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Recording:
     """The graphs of one set of functions, by what they compute and for which shapes; the least used go first."""
 
     owner: Recordings
-    constants: tuple[tuple[Tensor, int], ...]  # the captured tensors, kept alive, with their versions
+    copies: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of captured tensors, kept alive, by id
     dense: bool = False  # whether the Hessian has been found not to be diagonal
     inspected: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # shapes that passed: (p, q)
     graphs: OrderedDict[Hashable, Graph | int | None] = field(default_factory=OrderedDict)
@@ -44,17 +45,29 @@ class Recording:
 
     def run(self, key: Hashable, function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Any:
         """The function of the tensors: replayed if that is possible here, and recorded if it is worth it."""
-        if not _replayable(tensors) or any(x._version != version for x, version in self.constants):
+        if not _replayable(tensors):
             return function(*tensors)
         key = (key, *(None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors))
         with self.lock:
             graph = self.graphs.pop(key, 0)
             if isinstance(graph, int):
-                graph = _recorded(function, tensors) if graph >= self.owner.after else graph + 1
+                graph = self._recorded(function, tensors) if graph >= self.owner.after else graph + 1
             self.graphs[key] = graph
             if len(self.graphs) > GRAPHS:
                 self.graphs.popitem(last=False)
         return graph(tensors) if isinstance(graph, Graph) else function(*tensors)
+
+    def _recorded(self, function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph | None:
+        try:
+            return record(function, tensors, self._copy)
+        except Unrecordable:
+            return None
+
+    def _copy(self, captured: Tensor) -> Tensor:
+        """One copy of a captured tensor for all graphs."""
+        if id(captured) not in self.copies:
+            self.copies[id(captured)] = (captured, captured.detach().clone())
+        return self.copies[id(captured)][1]
 
     def remember(self, shapes: Hashable, counts: tuple[int, int]) -> None:
         """That the functions have passed inspection for these shapes."""
@@ -62,13 +75,6 @@ class Recording:
             if len(self.inspected) >= GRAPHS:
                 self.inspected.clear()
             self.inspected[shapes] = counts
-
-
-def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph | None:
-    try:
-        return record(function, tensors)
-    except Unrecordable:
-        return None
 
 
 def _replayable(tensors: Sequence[Tensor | None]) -> bool:
@@ -102,13 +108,13 @@ class Recordings:
         if self.after == math.inf or transformed() or torch._C._len_torch_dispatch_stack():
             return None
         try:
-            signature, constants = _identify(batch, u)
+            signature = _identify(batch, u)
         except Unrecordable:
             return None
         with self._lock:
             recording = self._known.pop(signature, None)
             if recording is None:
-                recording = Recording(self, tuple((x, x._version) for x in constants))
+                recording = Recording(self)
             self._known[signature] = recording
             if len(self._known) > SIGNATURES:
                 self._known.popitem(last=False)
@@ -121,19 +127,19 @@ class Recordings:
         return Recordings, (self.after,)
 
 
-def _identify(batch: Batch, u: Tensor) -> tuple[Hashable, list[Tensor]]:
-    """What the functions do, and the tensors that they captured."""
+def _identify(batch: Batch, u: Tensor) -> Hashable:
+    """What the functions do."""
     problem = batch.problem
     if None not in batch.in_dims:  # a value that all problems share could decide what a function does
         seen = fingerprint((problem.objective, problem.equality, problem.inequality))
         if seen is not None:
-            return seen, []
+            return seen
     xs = [x if dim is None else x[0] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
     return _signature(batch, [x.detach() for x in xs], u.detach()[0])
 
 
-def _signature(batch: Batch, xs: list[Tensor], u: Tensor) -> tuple[Hashable, list[Tensor]]:
-    """Every operation of the functions on one problem, in order, with its arguments; and the tensors they captured."""
+def _signature(batch: Batch, xs: list[Tensor], u: Tensor) -> Hashable:
+    """Every operation of the functions on one problem, in order, with its arguments."""
     listener = _Listener([*xs, u])
     with torch.enable_grad(), listener:  # so that a function's own no_grad shows
         results = batch._values(u, *xs)
@@ -142,7 +148,7 @@ def _signature(batch: Batch, xs: list[Tensor], u: Tensor) -> tuple[Hashable, lis
         hash(entries)
     except TypeError as error:
         raise Unrecordable("an operation has an argument that cannot be compared") from error
-    return entries, listener.constants
+    return entries
 
 
 class _Listener(TorchDispatchMode):
@@ -151,7 +157,6 @@ class _Listener(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.entries: list[Hashable] = []
-        self.constants: list[Tensor] = []
         self._places: dict[int, int] = {id(x): place for place, x in enumerate(inputs)}
         self._alive = list(inputs)  # an id is only good for as long as its object lives
 
@@ -184,7 +189,19 @@ class _Listener(TorchDispatchMode):
         if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             raise Unrecordable(f"a captured tensor is a {type(x).__name__}")
         self._alive.append(x)
-        if x.numel() <= SMALL and x.device.type == "cpu" and not x.is_complex() and not x.requires_grad:
-            return ("value", x.dtype, x.shape, self.told(x.tolist()))
-        self.constants.append(x)
-        return ("tensor", id(x), x._version, x.requires_grad)
+        about = (x.dtype, x.shape, x.stride(), x.device, x.requires_grad)
+        if x.numel() <= SMALL and x.device.type == "cpu" and not x.is_complex():
+            return ("value", *about, self.told(x.tolist()))
+        return ("tensor", *about, _checksum(x))
+
+
+def _checksum(x: Tensor) -> int:
+    """A number that changes with any entry of a tensor and with their order: versions do not tell all changes."""
+    if x.is_complex() or x.is_quantized or x.layout != torch.strided:
+        raise Unrecordable(f"a captured tensor is {x.dtype}, {x.layout}")
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[x.element_size()]
+    bits = x.detach().contiguous().view(whole).flatten().to(torch.int64)
+    weights = (
+        torch.arange(1, 2 * len(bits), 2, dtype=torch.int64, device=x.device) * 0x9E3779B97F4A7C1
+    )  # odd, and spread
+    return int(((bits ^ (bits >> 29)) * weights).sum())

@@ -166,3 +166,12 @@ def test_the_last_factorisation_serves_the_backward_pass(monkeypatch):
     (reused,) = torch.autograd.grad(y, x, v)
     assert not assembled
     assert relative(reused, dense.detach()) < 1e-12
+
+
+def test_a_long_step_onto_a_saddle_point_is_not_the_end():
+    def objective(x, u):
+        return (u[0] - x[0]).square() / 2 + u[1].square() * (0.5 - u[0]) / 2 + u[1].pow(4)
+
+    node = DeclarativeNode(objective, solver="newton", start=torch.zeros(2, dtype=DOUBLE))
+    solution = node.solve(torch.ones(1, 1, dtype=DOUBLE))
+    assert solution.objective[0] < -0.0178  # at the saddle point (1, 0) it is 0

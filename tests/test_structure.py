@@ -144,6 +144,24 @@ def test_without_a_matrix(monkeypatch):
     assert relative(grad, v @ inverse) < 1e-9
 
 
+@pytest.mark.parametrize("kind", ["all taken up", "nearly all taken up"])
+def test_without_a_matrix_where_the_constraints_take_up_the_gradient(kind):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + (u[1:] - u[:-1]).square().sum(),
+        lambda _, u: u.sum() - 1,
+        solver="scipy",
+        start=30,
+        hessian="matrix-free",
+    )
+    dense = DeclarativeNode(
+        node._spec.problem.objective, node._spec.problem.equality, solver="scipy", start=30, hessian="dense"
+    )
+    x, v = randn(2, 30).requires_grad_(), torch.full((2, 30), 0.7, dtype=DOUBLE)
+    v[:, 0] += 0.0 if kind == "all taken up" else 1e-9
+    found, truth = (torch.autograd.grad(one(x), x, v)[0] for one in (node, dense))
+    assert (found - truth).abs().max() < 1e-14
+
+
 def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_told():
     node = DeclarativeNode(  # a saddle point, for the reduced Hessian is indefinite
         lambda x, u: (u[0] * u[1] - x @ u) + u[2].square(),

@@ -105,12 +105,16 @@ class Newton(Solver):
                 state, problem = state.take(keep), problem.take(keep)
                 model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
             before, state = state, _advance(problem, state, model, factor, step, done.running)
-            if not batch.q and (not iteration or _short(state.u - before.u, state.u)):
+            short = _short(state.u - before.u, state.u)
+            if not batch.q and (not iteration or short):
                 # If that was the last step, its factorisation shows it: no other Hessian is needed to find out.
                 model = problem.model(state, model.hessian)
                 step = factor.solve(model, state.barrier, model.residual())
                 now = self._judge(problem, state, model, model.finite(), factor, step, iteration + 1)
-                if done.end(now.code == Status.CONVERGED, now, factor):
+                ended = now.code == Status.CONVERGED
+                if not short and ended.any():
+                    ended = ended & problem.has_hessian(state, model.hessian)
+                if done.end(ended, now, factor):
                     break
         return RawSolution(
             y=done.state.u,
@@ -243,6 +247,15 @@ class _Scaled:
         """f and c."""
         objective, values = self.batch.values(u)
         return objective * self.rows.objective_scale, values * self.rows.row_scale
+
+    def has_hessian(self, state: _State, hessian: Tensor) -> Tensor:  # (batch,)
+        """Whether this is still the Hessian after a long step: the problem is quadratic, and a minimum stays one."""
+        scale = self.rows.objective_scale.unsqueeze(-1)
+        direction = irregular(state.u)
+        stacked = -state.y * self.rows.row_scale / scale
+        now = self.batch.curvatures(state.u, stacked, direction.unsqueeze(1))[:, 0] * scale
+        then = times(hessian, direction)
+        return (now - then).abs().amax(-1) <= 1e-10 * torch.maximum(now.abs(), then.abs()).amax(-1)
 
     def model(self, state: _State, hessian: Tensor | None = None) -> Model:
         """The model at a point, with its own Hessian or one that is given."""
