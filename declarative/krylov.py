@@ -127,10 +127,8 @@ class MatrixFreeSystem(System):
             return error
         gap = (times(rows, z) - t * mask).abs().amax(-1)
         # Relative also to the step that r alone would make: a z that should vanish may be rounding errors of that.
-        size = torch.maximum(times(rows.abs(), z.abs()) + t.abs() * mask, times(rows.abs(), r.abs() / diagonal)).amax(
-            -1
-        )
-        return torch.maximum(error, gap / or_one(size))
+        size = torch.maximum(times(rows.abs(), z.abs()) + t.abs() * mask, times(rows.abs(), r.abs() / diagonal))
+        return torch.maximum(error, gap / or_one(size.amax(-1)))
 
     def _pulled(self, s: Tensor) -> Tensor:
         return times(self.jacobian.mT, s * self.active.to(s.dtype))
