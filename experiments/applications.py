@@ -6,7 +6,9 @@ out/<name>/*.csv, *.png   the same as tables and pictures
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import datetime
 import json
 import time
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,6 +47,38 @@ def load_bundled(name: str, **options: Any) -> Any:
             "the data come with scikit-learn, which is not installed: pip install '.[experiments]' brings it."
         ) from missing
     return getattr(datasets, f"load_{name}")(**options)
+
+
+def add_arguments(parser: argparse.ArgumentParser, defaults: Any) -> None:
+    """The options of an application's command."""
+    parser.add_argument("--seeds", type=int, default=defaults.seeds, help="how many, each with its split (%(default)s)")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="the first one (%(default)s)")
+    parser.add_argument("--steps", type=int, default=defaults.steps, help="of training (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+
+
+def run(
+    args: argparse.Namespace,
+    defaults: Any,
+    quick: Any,
+    measure: Callable[[Any], dict[str, Any]],
+    save: Callable[[Path, dict[str, Any]], Path],
+    report: ModuleType,
+) -> int:
+    """Train, print a table, and keep the results; the settings are a dataclass with seeds, seed and steps."""
+    chosen = {name: getattr(args, name) for name in ("seeds", "seed", "steps")}
+    settings = quick if args.quick else dataclasses.replace(defaults, **chosen)
+    if min(settings.seeds, settings.steps) < 1:
+        raise ValueError("--seeds and --steps must be at least 1.")
+    began = time.perf_counter()
+    with one_thread():
+        record = measure(settings)
+    record["wall_seconds"] = time.perf_counter() - began
+    place = save(args.out, record)
+    report.draw(place, record)
+    print(report.text(record))
+    print(f"Results are in {place}; 'python -m experiments report' makes a page of them.")
+    return 0
 
 
 @dataclass

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,30 +53,14 @@ QUICK = Settings(seeds=2, steps=2, every=1, batch=4, groups=10, training_groups=
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command line."""
-    defaults = Settings()
-    parser.add_argument("--seeds", type=int, default=defaults.seeds, help="how many, each with its split (%(default)s)")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="the first one (%(default)s)")
-    parser.add_argument("--steps", type=int, default=defaults.steps, help="of training (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    applications.add_arguments(parser, Settings())
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, print a table, and keep the results."""
     from . import decision_report  # draws: not needed to train
 
-    chosen = {name: getattr(args, name) for name in ("seeds", "seed", "steps")}
-    settings = QUICK if args.quick else dataclasses.replace(Settings(), **chosen)
-    if min(settings.seeds, settings.steps) < 1:
-        raise ValueError("--seeds and --steps must be at least 1.")
-    began = time.perf_counter()
-    with applications.one_thread():
-        record = measure(settings)
-    record["wall_seconds"] = time.perf_counter() - began
-    place = save(args.out, record)
-    decision_report.draw(place, record)
-    print(decision_report.text(record))
-    print(f"Results are in {place}; 'python -m experiments report' makes a page of them.")
-    return 0
+    return applications.run(args, Settings(), QUICK, measure, save, decision_report)
 
 
 def save(out: Path, record: dict[str, Any]) -> Path:

@@ -27,8 +27,9 @@ def graphs(node):
     return [graph for recording in known for graph in recording.graphs.values() if isinstance(graph, Graph)]
 
 
-EVERY = [(case, solver, "exact") for case in REGULAR for solver in ("closed form", "newton")]
-FEW = [(case, "closed form", rule) for case in REGULAR[:4] for rule in RULES[1:]]
+EVERY = [(case, "closed form", "exact") for case in REGULAR]
+FEW = [(case, "closed form", rule) for case in REGULAR[:3] for rule in RULES[1:]]
+FEW += [(case, "newton", "exact") for case in REGULAR[::3]]
 
 
 @pytest.mark.parametrize(("case", "solver", "rule"), EVERY + FEW, ids=str)
@@ -107,9 +108,11 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("solver", [None, "scipy"])
-def test_a_change_of_what_the_functions_capture_shows_at_once(change, solver):
+SOLVED = [("newton", change) for change in CHANGES] + [("scipy", "a number"), ("scipy", "a large tensor in place")]
+
+
+@pytest.mark.parametrize(("solver", "change"), SOLVED)
+def test_a_change_of_what_the_functions_capture_shows_at_once(solver, change):
     def answer(node):
         x = randn(4, 3).requires_grad_()
         solution = node.solve(x)
