@@ -221,7 +221,7 @@ def test_a_part_of_it_without_any_peer(
     assert all("QP" in row["claim"] for row in rows)
     assert "row(s) skipped for a missing library" in capsys.readouterr().out
     assert not list((tmp_path / "bench").glob("*.png"))
-    with pytest.raises(MissingPeerError, match="jax(opt)? is not installed"):
+    with pytest.raises(MissingPeerError, match=r"jax(opt)? is not installed"):
         Peers().jaxopt(torch.ones(1, 2), torch.ones(1, 2), "gmres")
 
 
