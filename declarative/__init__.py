@@ -1,13 +1,13 @@
 """Differentiable optimisation layers for PyTorch, defined by an objective and constraints."""
 
 from .adaptive import Adaptive
-from .check import check
-from .compare import compare
-from .conformance import conformance
 from .derivatives import Derivatives
 from .errors import NumericalWarning, SolverError
 from .gradients import Curvature, Exact, Identity, Rule, Unconstrained
 from .node import DeclarativeNode
+from .reports.check import check
+from .reports.compare import compare
+from .reports.conformance import conformance
 from .solution import Solution, Status
 from .solvers import Chain, ClosedForm, Newton, Scipy, Solver
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from .arguments import is_number, require_counts, require_flags
 from .derivatives import Linearisation
 from .gradients import RULES, Rule, as_rule
-from .linear import Pair
-from .theory import cosine
-from .transforms import value_is_hidden
+from .linear.contract import Pair
+from .theory.propositions import cosine
+from .torchside import value_is_hidden
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .transforms import in_transform, value_is_hidden
+from .torchside import in_transform, value_is_hidden
 
 Grads = tuple[Tensor | None, ...]
 

@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .factorisation import Pair, diagonal_schur, times
-from .irregular import irregular
-from .krylov import MatrixFreeSystem
-from .linear import System
+from .linear.contract import System
+from .linear.dense import Pair, diagonal_schur, times
+from .linear.directions import irregular
+from .linear.matrix_free import MatrixFreeSystem
+from .linear.systems import DenseSystem, DiagonalHessianSystem, DiagonalSystem, HessianSystem, Prepared, PreparedSystem
 from .problem import Batch
-from .systems import DenseSystem, DiagonalHessianSystem, DiagonalSystem, HessianSystem, Prepared, PreparedSystem
-from .transforms import value_is_hidden
+from .torchside import value_is_hidden
 
 Kind = Literal["full", "curvature", "objective"]
 Hessian = Literal["auto", "dense", "diagonal", "matrix-free"]

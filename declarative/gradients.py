@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .derivatives import Linearisation
-from .linear import Pair
+from .linear.contract import Pair
 
 
 class Rule(abc.ABC):

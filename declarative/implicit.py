@@ -21,19 +21,19 @@ import torch
 from torch import Tensor
 
 from . import batched_grads
+from .boundary import IN_PLACE, inspect, refuse_captured
 from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
 from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
-from .inspection import IN_PLACE, inspect, refuse_captured
-from .linear import full_precision
+from .linear.contract import full_precision
+from .linear.systems import Prepared
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
-from .recording import Recording, Recordings
+from .recording.cache import Recording, Recordings
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
-from .systems import Prepared
-from .transforms import plain, value_is_hidden
+from .torchside import plain, value_is_hidden
 
 
 @dataclass(frozen=True)

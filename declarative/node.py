@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from .derivatives import Derivatives, Hessian, SystemBuilder
-from .descent import DescentReport, analyse_call, inputs_that_count
 from .gradients import Rule, as_rule
 from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
 from .inputs import (
@@ -28,10 +27,11 @@ from .inputs import (
     without_values,
 )
 from .problem import Function, Problem
-from .recording import AFTER, Recordings
+from .recording.cache import AFTER, Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .transforms import transformed
+from .theory.descent import DescentReport, analyse_call, inputs_that_count
+from .torchside import transformed
 
 Method = TypeVar("Method", bound=Callable[..., object])
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .factorisation import factorise_gram, or_one, times
-from .irregular import irregular
+from .linear.dense import factorise_gram, or_one, times
+from .linear.directions import irregular
 from .problem import Batch, Expansion
 
 

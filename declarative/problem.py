@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .transforms import slow_is_fine
+from .torchside import slow_is_fine
 
 if TYPE_CHECKING:
-    from .recording import Recording
+    from .recording.cache import Recording
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]

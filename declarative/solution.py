@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .systems import Prepared
+from .linear.systems import Prepared
 
 if TYPE_CHECKING:
     from .optimality import Assessment

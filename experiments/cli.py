@@ -12,11 +12,14 @@ from types import ModuleType
 
 import torch
 
-from . import applications, report, store, theory
-from .panels import PANELS, find_panels
-from .rules import NAMES
-from .run import Plan, RefusalError, run_panels
-from .training import Settings
+from .applications import common as applications
+from .paper import store
+from .paper.panels import PANELS, find_panels
+from .paper.rules import NAMES
+from .paper.run import Plan, RefusalError, run_panels
+from .paper.training import Settings
+from .report import build as report
+from .theory import simulation as theory
 
 OPTIONAL = {
     "sorting": "learn to sort handwritten digits with every gradient rule",

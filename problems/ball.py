@@ -12,7 +12,7 @@ from torch import Tensor
 
 from declarative import Rule, Solver
 from declarative.derivatives import Kind, Linearisation
-from declarative.linear import Pair, Solve, System
+from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from declarative.factorisation import factorise_dense
+from declarative.linear.dense import factorise_dense
 
 from .systems import Left, Reduction, times
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from declarative import ClosedForm, Rule
 from declarative.derivatives import Kind, Linearisation
-from declarative.linear import System
-from declarative.systems import DenseSystem, HessianSystem
+from declarative.linear.contract import System
+from declarative.linear.systems import DenseSystem, HessianSystem
 
 from .layer import Inputs, Layer, require_floating, require_shape
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from declarative import Rule, Solver, Status
 from declarative.derivatives import Kind, Linearisation
-from declarative.linear import System
+from declarative.linear.contract import System
+from declarative.linear.systems import DenseSystem, HessianSystem
 from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
-from declarative.systems import DenseSystem, HessianSystem
 
 from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, largest, require_count, require_floating, require_shape

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from declarative import ClosedForm, NumericalWarning, Rule
 from declarative.derivatives import Kind, Linearisation
-from declarative.factorisation import rank_tolerance
-from declarative.linear import Pair, Solve, System
+from declarative.linear.contract import Pair, Solve, System
+from declarative.linear.dense import rank_tolerance
 
 from .layer import Inputs, Layer, only_input
 from .sphere import squared_distance

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from declarative import Rule, Solver, Status
 from declarative.derivatives import Kind, Linearisation
-from declarative.linear import System
+from declarative.linear.contract import System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from declarative.linear import Pair, Solve, System
+from declarative.linear.contract import Pair, Solve, System
 
 from .layer import thin_product
 

@@ -141,7 +141,7 @@ def test_caches_are_bounded_when_every_call_makes_a_node() -> None:
 
 
 def arguments() -> Iterator[str]:
-    yield from (sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "tests/test_properties.py")
+    yield from (sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "tests/library/test_properties.py")
 
 
 def test_random_problems_many_times_over() -> None:

@@ -12,8 +12,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..factorisation import or_one, times
-from ..irregular import irregular
+from ..linear.dense import or_one, times
+from ..linear.directions import irregular
 from ..problem import Batch
 
 REACH = 1e3  # times the size of u: no feasible point is nearer than this

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
-from ..factorisation import times
-from ..irregular import irregular
+from ..linear.dense import times
+from ..linear.directions import irregular
 from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
 from ..problem import Batch, Expansion
 from ..solution import RawSolution, Status

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..factorisation import Pair, times
+from ..linear.dense import Pair, times
 from ..optimality import largest
 
 TRIES = 30  # of ever larger regularisation

@@ -10,11 +10,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..factorisation import Pair, factorise_dense
+from ..linear.dense import Pair, factorise_dense
+from ..linear.systems import Prepared
 from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
-from ..systems import Prepared
 from .compaction import compacted
 
 STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself

@@ -1,0 +1,142 @@
+"""The linear systems of back-propagation: factor once, solve many.
+
+For a batch of problems with Hessian H, constraint Jacobian A and a mask D = diag(active) of the constraints that hold
+with equality, the system is symmetric and has the same shape whatever is active:
+
+    [ H      A' D    ] [z]   [r]
+    [ D A   -(I - D) ] [s] = [D t]        so that s_i = 0 for an inactive constraint.
+
+Here is what all such systems have in common: a solution that can be differentiated, and a residual that is looked at.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..torchside import transformed, value_is_hidden
+from .dense import Pair, Solve, times
+
+__all__ = ["Pair", "Solve", "System", "full_precision", "times"]
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Switch autocast off: whoever differentiates may be inside of it, and a gradient needs all of its digits."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+class System(abc.ABC):
+    """A symmetric linear system, one per problem of the batch, as a function of tensors (its operands).
+
+    A structured system says how it multiplies and how it is solved. Derivatives of the solution, to any order, forward
+    and reverse, follow from these two.
+    """
+
+    def __init__(self, *operands: Tensor) -> None:
+        self.operands = operands
+
+    @abc.abstractmethod
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:  # (batch, m), (batch, k)
+        """The matrix times (z, s), differentiable in the operands."""
+
+    @abc.abstractmethod
+    def factorise(self) -> Solve:
+        """Return the function (r, t) -> (z, s). Called without gradients, on plain tensors, batch first."""
+
+    def solve(self, r: Tensor, t: Tensor) -> Pair:
+        """(z, s) for the right-hand side (r, t), differentiable in both and in the operands."""
+        if torch.is_grad_enabled() or transformed() or value_is_hidden(r) or value_is_hidden(t):
+            return _apply(type(self), r, t, *self.operands)
+        return self.factorise()(r, t)  # nobody differentiates: without the ceremony
+
+
+class _Solve(torch.autograd.Function):
+    """x = K^-1 b with K symmetric: dx = K^-1 (db - dK x), and the transpose of that."""
+
+    @staticmethod
+    def forward(kind: type[System], r: Tensor, t: Tensor, *operands: Tensor) -> Pair:
+        z, s = kind(*operands).factorise()(r, t)
+        return (z.clone() if z is r else z), (s.clone() if s is t else s)  # an input is no output of a Function
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
+        kind, _, _, *operands = inputs
+        ctx.kind = kind
+        ctx.save_for_backward(*output, *operands)
+        ctx.save_for_forward(*output, *operands)
+        ctx.set_materialize_grads(True)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        with full_precision(cotangents[0]):
+            return _Solve._backward(ctx, *cotangents)
+
+    @staticmethod
+    def _backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        z, s, *operands = ctx.saved_tensors
+        r, t = ctx.kind(*operands).solve(*cotangents)
+        moving = [i for i, x in enumerate(operands) if ctx.needs_input_grad[3 + i]]
+        grads: list[Tensor | None] = [None] * len(operands)
+        if moving:
+            pull = torch.func.vjp(_product(ctx.kind, operands, moving, z, s), *(operands[i] for i in moving))[1]
+            for i, grad in zip(moving, pull((-r, -t)), strict=True):
+                grads[i] = grad
+        return None, r, t, *grads
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, dr: Tensor | None, dt: Tensor | None, *tangents: Tensor | None) -> Pair:
+        z, s, *operands = ctx.saved_tensors
+        moving = [i for i, tangent in enumerate(tangents) if tangent is not None and operands[i].is_floating_point()]
+        r = torch.zeros_like(z) if dr is None else dr
+        t = torch.zeros_like(s) if dt is None else dt
+        if moving:
+            product = _product(ctx.kind, operands, moving, z, s)
+            change_r, change_t = _push(product, [operands[i] for i in moving], [tangents[i] for i in moving], z, s)
+            r, t = r - change_r, t - change_t
+        result: Pair = ctx.kind(*operands).solve(r, t)
+        return result
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], kind: type[System], *tensors: Tensor) -> tuple[Pair, Any]:
+        """Fold the mapped dimension into the batch."""
+        count = info.batch_size
+        folded = []
+        for x, dim in zip(tensors, in_dims[1:], strict=True):
+            moved = x.unsqueeze(0).expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
+            folded.append(moved.reshape(count * moved.shape[1], *moved.shape[2:]))
+        z, s = _apply(kind, *folded)
+        size = len(z) // max(count, 1)
+        return (z.unflatten(0, (count, size)), s.unflatten(0, (count, size))), (0, 0)
+
+
+def _apply(kind: type[System], *tensors: Tensor) -> Pair:
+    result: Pair = _Solve.apply(kind, *tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _product(
+    kind: type[System], operands: list[Tensor], moving: list[int], z: Tensor, s: Tensor
+) -> Callable[..., Pair]:
+    def multiply(*values: Tensor) -> Pair:
+        replaced = list(operands)
+        for i, value in zip(moving, values, strict=True):
+            replaced[i] = value
+        return kind(*replaced).multiply(z, s)
+
+    return multiply
+
+
+def _push(function: Callable[..., Pair], at: list[Tensor], tangents: list[Any], *like: Tensor) -> Pair:
+    """Forward mode as the transpose of reverse mode: forward levels cannot be nested, and this may run inside one."""
+
+    def pull(*cotangents: Tensor) -> Any:
+        return torch.func.vjp(function, *at)[1](cotangents)
+
+    result: Pair = torch.func.vjp(pull, *(torch.zeros_like(x) for x in like))[1](tuple(tangents))
+    return result

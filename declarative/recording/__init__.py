@@ -1,0 +1,1 @@
+"""Derivatives recorded once and replayed."""

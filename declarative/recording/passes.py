@@ -1,0 +1,566 @@
+"""A function of tensors as a graph of torch operations, made smaller than what autodiff writes.
+
+Autodiff of a mapped function multiplies by ones and by identity matrices, repeats itself, and spreads a matrix over all
+the vectors that it multiplies. None of that depends on the inputs, so it is removed once:
+
+- what depends on no input is computed once (constants), and what is computed twice is computed once;
+- products with one and with multiples of the identity matrix are dropped;
+- a matrix that was copied for each of many vectors is multiplied with all of them at once;
+- diagonal matrices are kept as their diagonals until they meet one that is not;
+- a result that nobody else needs is overwritten by the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from ..inputs import without_saved_tensor_hooks
+from ..linear.directions import irregular
+
+aten = torch.ops.aten
+
+LARGEST_GRAPH = 3000  # operations; more than that is a loop over the batch, written out
+SMALL_OUTPUT = 1 << 16  # entries
+MEMORY = 1 << 24  # bytes that the constants of a graph may take
+RECORDING = threading.Lock()  # make_fx is for one thread at a time
+
+
+class Unrecordable(Exception):  # noqa: N818
+    """The function cannot be recorded; it has to be called."""
+
+
+class Graph:
+    """A recorded function."""
+
+    def __init__(self, module: fx.GraphModule, structure: pytree.TreeSpec) -> None:
+        self._forward = module.forward
+        self._structure = structure
+        self._is_tuple = structure.type is tuple and all(part.is_leaf() for part in structure.children())
+
+    def __call__(self, tensors: Sequence[Tensor | None]) -> Any:
+        with torch.no_grad():
+            outputs = self._forward(*(x for x in tensors if x is not None))
+        return tuple(outputs) if self._is_tuple else pytree.tree_unflatten(outputs, self._structure)
+
+
+def record(
+    function: Callable[..., Any], tensors: Sequence[Tensor | None], copy: Callable[[Tensor], Tensor] = torch.clone
+) -> Graph:
+    """The graph of a function for tensors like these.
+
+    Args:
+        function: of the tensors.
+        tensors: an example; None stays None.
+        copy: makes the graph's own copy of a tensor that the function has captured.
+
+    Raises:
+        Unrecordable: the function depends on values in a way that a graph cannot express, or the graph is too long.
+    """
+    given = [x.detach() for x in tensors if x is not None]
+    structure: list[pytree.TreeSpec] = []
+
+    def flat_function(*present: Tensor) -> list[Tensor]:
+        parts = iter(present)
+        outputs, spec = pytree.tree_flatten(function(*(None if x is None else next(parts) for x in tensors)))
+        structure[:] = [spec]
+        return list(outputs)
+
+    try:
+        with RECORDING, torch.no_grad(), without_saved_tensor_hooks():
+            module = make_fx(torch.func.functionalize(flat_function, remove="mutations"))(*given)
+            if len(module.graph.nodes) > LARGEST_GRAPH:
+                raise Unrecordable(f"{len(module.graph.nodes)} operations")
+            _Simplifier(module, given, copy).run()
+            nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
+            pairs = list(zip(flat_function(*nearby), module(*nearby), strict=True))
+    except Exception as error:  # whatever tracing does not support, calling does
+        raise Unrecordable(str(error)) from error
+    constants = [x for name, x in vars(module).items() if name.startswith(CONSTANT)]
+    if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
+        raise Unrecordable("its constants take too much memory")
+    if not all(_same(x, y) for x, y in pairs):
+        raise Unrecordable("the graph does not reproduce the function")
+    return Graph(module, structure[0])
+
+
+def _moved(x: Tensor) -> Tensor:
+    """A tensor like x with entries that differ a little, in no regular way."""
+    if not x.is_floating_point():
+        return x
+    if 0 in x.stride():  # entries that share their memory
+        return x
+    moved = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    noise = irregular(x.reshape(-1)).reshape(x.shape)
+    return moved.copy_(x + 0.01 * (1 + x.abs()) * noise)
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if not x.is_floating_point():  # the outcome of a comparison, which rounding errors may decide
+        return True
+    tolerance = torch.finfo(x.dtype).eps ** 0.75
+    scale = x.abs().nan_to_num(0.0, 0.0, 0.0).amax() if x.numel() else 0.0
+    return torch.allclose(x, y, rtol=tolerance, atol=float(tolerance * scale), equal_nan=True)
+
+
+class _Simplifier:
+    """Rewrites the graph of a module in place, with the values of an example at hand for shapes and constants."""
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor], copy: Callable[[Tensor], Tensor]) -> None:
+        self.copy = copy
+        self.module = module
+        self.graph = module.graph
+        self.values: dict[fx.Node, Any] = {}
+        self.constant: set[fx.Node] = set()
+        self.diagonal: dict[fx.Node, fx.Node] = {}  # (batch, m, m) to its diagonal, (batch, m), if that is all of it
+        self.seen: dict[Any, fx.Node] = {}
+        self.inputs = iter(inputs)
+        self.count = 0
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            self._visit(node)
+        self._own_outputs()
+        self.graph.eliminate_dead_code()
+        for node in list(self.graph.nodes):
+            self._overwrite(node)
+        self._forget_unused()
+        self.graph.lint()
+        self.module.recompile()
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self.values[node] = next(self.inputs)
+        elif node.op == "get_attr":
+            self._capture(node)
+        elif node.op == "call_function":
+            self._call(node)
+        # the output stays as it is
+
+    def _capture(self, node: fx.Node) -> None:
+        """A tensor that the function captured: copied, because its owner may change it."""
+        value = self.copy(getattr(self.module, str(node.target)))
+        node.target = f"captured_{node.target}"
+        vars(self.module)[node.target] = value
+        self.values[node] = value
+        self.constant.add(node)
+
+    def _call(self, node: fx.Node) -> None:
+        arguments, options = fx.node.map_arg((_args(node), node.kwargs), lambda n: self.values[n])
+        target: Any = RESHAPED_IN_PLACE.get(node.target, node.target)
+        node.target = target
+        if _impure(node):
+            raise Unrecordable(f"{node.target} changes something")
+        try:
+            value = self._stacked(node) if target is aten.mm.default else None
+            value = target(*arguments, **options) if value is None else value
+        except RuntimeError:
+            if node.target not in (aten.view.default, aten._unsafe_view.default):
+                raise
+            node.target = aten.reshape.default  # what it looks at has other strides now
+            value = node.target(*arguments, **options)
+        self.values[node] = value
+        if self._fold(node, value):
+            return
+        if value_is_matrix(value):
+            self._note_diagonal(node)
+        rewrites = (
+            self._without_unit,
+            self._by_number,
+            self._without_identity,
+            self._product_at_once,
+            self._plus_diagonal,
+        )
+        for rewrite in rewrites:
+            other = rewrite(node)
+            if other is not None:
+                if node in self.diagonal:
+                    self.diagonal[other] = self.diagonal[node]
+                node.replace_all_uses_with(other)
+                self.graph.erase_node(node)
+                return
+        self._reuse(node)
+
+    def _reuse(self, node: fx.Node) -> None:
+        """One node for what is computed twice."""
+        key = (node.target, _frozen(_args(node)), _frozen(node.kwargs))
+        try:
+            first = self.seen.setdefault(key, node)
+        except TypeError:  # an argument that cannot be compared
+            return
+        if first is not node:
+            node.replace_all_uses_with(first)
+            self.graph.erase_node(node)
+
+    def _fold(self, node: fx.Node, value: Any) -> bool:
+        """Compute now what depends on no input; the likes of ones_like depend on a shape only."""
+        fixed = all(n in self.constant for n in node.all_input_nodes) or node.target in SHAPE_ONLY
+        if not fixed or (isinstance(value, Tensor) and value.is_meta):  # left over from removing mutations
+            return False
+        if not isinstance(value, Tensor):  # several outputs, to be folded one by one
+            self.constant.add(node)
+            return False
+        folded = self._constant(value, node)
+        node.replace_all_uses_with(folded)
+        self.graph.erase_node(node)
+        return True
+
+    def _constant(self, value: Tensor, before: fx.Node) -> fx.Node:
+        name = f"{CONSTANT}{self.count}"
+        self.count += 1
+        value = _compressed(value)
+        vars(self.module)[name] = value  # an ordinary attribute: buffers are looked up in a roundabout way
+        with self.graph.inserting_before(before):
+            node = self.graph.create_node("get_attr", name)
+        self.values[node] = value
+        self.constant.add(node)
+        return node
+
+    def _add(self, before: fx.Node, target: Any, *arguments: Any) -> fx.Node:
+        with self.graph.inserting_before(before):
+            node = self.graph.call_function(target, arguments)
+        values = fx.node.map_arg(arguments, lambda n: self.values[n])
+        self.values[node] = target(*values)
+        return node
+
+    def _expanded(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        shape = list(self.values[like].shape)
+        return node if list(self.values[node].shape) == shape else self._add(like, aten.expand.default, node, shape)
+
+    def _overwrite(self, node: fx.Node) -> None:
+        """Write into an operand that is a fresh result and has no other use."""
+        if node.target not in IN_PLACE:
+            return
+        value = self.values[node]
+        swap = node.target in (aten.mul.Tensor, aten.add.Tensor) and not node.kwargs
+        for place in (0, 1) if swap else (0,):
+            x = _args(node)[place]
+            if not isinstance(x, fx.Node) or x.target not in FRESH or len(x.users) > 1:
+                continue
+            old = self.values[x]
+            if old.shape == value.shape and old.dtype == value.dtype:
+                node.args = (x, _args(node)[1 - place], *_args(node)[2:]) if len(_args(node)) > 1 else (x,)
+                node.target = IN_PLACE[node.target]
+                return
+
+    def _own_outputs(self) -> None:
+        """Small constants are returned as copies, which the caller may change; large ones stay within the library."""
+        (output,) = [node for node in self.graph.nodes if node.op == "output"]
+
+        def owned(node: fx.Node) -> fx.Node:
+            value = self.values[node]
+            small = node in self.constant and isinstance(value, Tensor) and value.numel() <= SMALL_OUTPUT
+            return self._add(output, aten.clone.default, node) if small else node
+
+        output.args = fx.node.map_arg(output.args, owned)
+
+    def _forget_unused(self) -> None:
+        used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
+        for name in [name for name in vars(self.module) if name.startswith(CONSTANT) and name not in used]:
+            delattr(self.module, name)
+
+    # Rewrites: each returns the node to use instead, or None.
+
+    def _without_unit(self, node: fx.Node) -> Any:
+        """x * 1, x / 1 and x ** 1."""
+        value = self.values[node]
+        if node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
+            pairs = [(0, 1)] if node.target is not aten.mul.Tensor else [(0, 1), (1, 0)]
+            for kept, unit in pairs:
+                x = _args(node)[kept]
+                if isinstance(x, fx.Node) and self._is_one(_args(node)[unit]) and self.values[x].dtype == value.dtype:
+                    return self._expanded(x, node)
+        if (
+            node.target is aten.pow.Tensor_Scalar
+            and _args(node)[1] == 1
+            and value.dtype == self.values[_args(node)[0]].dtype
+        ):
+            return _args(node)[0]
+        if node.target is aten.pow.Tensor_Scalar and _args(node)[1] == 0:
+            return self._constant(torch.ones_like(value[(0,) * value.dim()]).expand_as(value), node)
+        if node.target in VIEWS and isinstance(_args(node)[0], fx.Node):
+            x = self.values[_args(node)[0]]
+            if x.shape == value.shape and x.stride() == value.stride():
+                return _args(node)[0]
+        return None
+
+    def _by_number(self, node: fx.Node) -> fx.Node | None:
+        """A product with a constant that has one value everywhere, and one with two numbers in a row."""
+        if node.target is aten.mul.Tensor and all(isinstance(x, fx.Node) for x in _args(node)):
+            for place in (0, 1):
+                x, number = _args(node)[1 - place], self._number(_args(node)[place])
+                same = self.values[x].dtype == self.values[node].dtype and self.values[node].is_floating_point()
+                if number is not None and same:
+                    product = self._add(node, aten.mul.Scalar, x, number)
+                    return self._expanded(self._merged(product), node)
+            return None
+        return self._merged(node, None) if node.target is aten.mul.Scalar else None
+
+    def _number(self, node: fx.Node) -> float | None:
+        x = self.values[node]
+        if node not in self.constant or not x.numel() or not x.is_floating_point():
+            return None
+        first = x[(0,) * x.dim()]
+        return float(first) if bool((x == first).all()) else None
+
+    def _merged(self, node: fx.Node, otherwise: Any = ...) -> Any:
+        """(x * a) * b as x * (a b), or x if that is 1."""
+        x, number = _args(node)
+        if isinstance(x, fx.Node) and x.target is aten.mul.Scalar and len(x.users) <= 1:
+            number = number * _args(x)[1]
+            if number == 1 and self.values[_args(x)[0]].dtype == self.values[node].dtype:
+                return _args(x)[0]
+            return self._add(node, aten.mul.Scalar, _args(x)[0], number)
+        return node if otherwise is ... else otherwise
+
+    def _is_one(self, argument: Any) -> bool:
+        if isinstance(argument, fx.Node):
+            return argument in self.constant and bool((self.values[argument] == 1).all())
+        return bool(argument == 1)
+
+    def _multiple_of_identity(self, node: fx.Node) -> float | None:
+        x = self.values[node]
+        if node not in self.constant or x.shape[-1] != x.shape[-2] or not x.numel():
+            return None
+        multiple = float(x[(0,) * x.dim()])
+        eye = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        return multiple if bool((x == multiple * eye).all()) else None
+
+    def _without_identity(self, node: fx.Node) -> fx.Node | None:
+        """(c I) @ X and X @ (c I)."""
+        if node.target not in (aten.mm.default, aten.bmm.default):
+            return None
+        for place in (0, 1):
+            multiple = self._multiple_of_identity(_args(node)[place])
+            if multiple is not None:
+                other = _args(node)[1 - place]
+                return other if multiple == 1 else self._add(node, aten.mul.Scalar, other, multiple)
+        return None
+
+    def _stacked(self, node: fx.Node) -> Tensor | None:
+        """A constant stack of (c I) times a constant: exactly, for a matrix product may round each copy differently."""
+        left, right = (self.values[argument] for argument in _args(node))
+        m = left.shape[1]
+        if any(argument not in self.constant for argument in _args(node)) or not m or left.shape[0] % m:
+            return None
+        blocks = left.view(-1, m, m) if left.is_contiguous() else left.reshape(-1, m, m)
+        multiple = float(left[0, 0])
+        if not bool((blocks == multiple * torch.eye(m, dtype=left.dtype, device=left.device)).all()):
+            return None
+        copies: Tensor = (multiple * right).repeat(len(blocks), 1)
+        return copies
+
+    # Diagonal matrices: noted, and used where one is added to another matrix.
+
+    def _note_diagonal(self, node: fx.Node) -> None:
+        """Note the diagonal of a result that is known to be diagonal by where it comes from."""
+        shape = self.values[node].shape
+        if node.target is aten.mul.Tensor:
+            for place in (0, 1):
+                matrix, other = _args(node)[place], _args(node)[1 - place]
+                if not isinstance(matrix, fx.Node) or not isinstance(other, fx.Node):
+                    continue
+                factor = self.values[other]
+                if factor.dim() != 3 or factor.shape[1] != 1 or factor.shape[0] != shape[0]:
+                    continue
+                row = self._add(node, aten.select.int, other, 1, 0)  # (batch, m or 1)
+                own = self._diagonal_of(matrix, node)
+                if own is not None:
+                    self.diagonal[node] = self._add(node, aten.mul.Tensor, own, row)
+                    return
+        elif node.target is aten.mul.Scalar and _args(node)[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.mul.Scalar, self.diagonal[_args(node)[0]], _args(node)[1])
+        elif node.target is aten.neg.default and _args(node)[0] in self.diagonal:
+            self.diagonal[node] = self._add(node, aten.neg.default, self.diagonal[_args(node)[0]])
+        elif node.target in (aten.view.default, aten._unsafe_view.default) and _args(node)[0] in self.diagonal:
+            if self.values[_args(node)[0]].shape == shape:
+                self.diagonal[node] = self.diagonal[_args(node)[0]]
+        elif node.target is aten.add.Tensor and not node.kwargs and self._batch_of_any(node) == shape[0]:
+            parts = [self._diagonal_of(x, node) if isinstance(x, fx.Node) else None for x in _args(node)]
+            if None not in parts and any(x in self.diagonal for x in _args(node)):
+                self.diagonal[node] = self._add(node, aten.add.Tensor, *parts)
+
+    def _batch_of_any(self, node: fx.Node) -> int:
+        known = [self.values[self.diagonal[x]].shape[0] for x in _args(node) if x in self.diagonal]
+        return max(known, default=0)
+
+    def _diagonal_of(self, node: fx.Node, before: fx.Node) -> fx.Node | None:
+        """The diagonal of a matrix that is noted, or of a constant multiple of the identity, to be broadcast."""
+        if node in self.diagonal:
+            return self.diagonal[node]
+        if self.values[node].dim() not in (2, 3) or self.values[node].shape[-1] != self.values[before].shape[-1]:
+            return None
+        multiple = self._multiple_of_identity(node)
+        if multiple is None:
+            return None
+        x = self.values[node]
+        return self._constant(x.new_full((1, x.shape[-1]), multiple), before)
+
+    def _plus_diagonal(self, node: fx.Node) -> fx.Node | None:
+        """A sum of a diagonal matrix and one that is not: a copy with another diagonal."""
+        if node.target is not aten.add.Tensor or node.kwargs or node in self.diagonal:
+            return None
+        for place in (0, 1):
+            x, other = _args(node)[place], _args(node)[1 - place]
+            if x in self.diagonal and isinstance(other, fx.Node) and self.values[other].shape[-1] > 1:
+                return self._add(node, plus_diagonal, self._expanded(other, node), self.diagonal[x])
+        return None
+
+    def _product_at_once(self, node: fx.Node) -> fx.Node | None:
+        """Products of single vectors with a matrix that was copied for each of them: one product with all of them."""
+        if node.target is not aten.bmm.default:
+            return None
+        left, right = (self._before_copies(argument) for argument in _args(node))
+        if left is None or right is None:
+            return None
+        (x, spread_x), (y, spread_y) = left, right
+        a, b = self.values[x].shape[:2], self.values[y].shape[:2]
+        rows, columns = self.values[_args(node)[0]].shape[-2], self.values[_args(node)[1]].shape[-1]
+        for dim in (0, 1):
+            if rows == 1 and b[dim] == 1 and spread_y[dim] > 1:  # y is copied along dim: its vectors become rows
+                return self._as_rows(node, x, y, spread_x, dim)
+            if columns == 1 and a[dim] == 1 and spread_x[dim] > 1:
+                return self._as_columns(node, x, y, spread_x, dim)
+        return None
+
+    def _before_copies(self, node: Any) -> tuple[fx.Node, tuple[int, int]] | None:
+        """From reshape(copy(expand(x, (a, b, i, j))), (a b, i, j)) back to x, with 4 dimensions, and (a, b)."""
+        views = (aten._unsafe_view.default, aten.view.default, aten.reshape.default)
+        if node.target not in views:
+            return None
+        inner = _args(node)[0]
+        if inner.op == "call_function" and inner.target is aten.clone.default:
+            inner = _args(inner)[0]
+        shape = self.values[inner].shape
+        if len(shape) != 4 or self.values[node].shape != (shape[0] * shape[1], *shape[2:]):
+            return None
+        while inner.op == "call_function" and (
+            inner.target is aten.expand.default
+            or (inner.target in VIEWS and self.values[inner].shape == self.values[_args(inner)[0]].shape)
+        ):
+            inner = _args(inner)[0]
+        x = self.values[inner]
+        if x.dim() < 4:
+            with_ones = [1] * (4 - x.dim()) + list(x.shape)
+            for _ in range(4 - x.dim()):
+                inner = self._add(node, aten.unsqueeze.default, inner, 0)
+            assert list(self.values[inner].shape) == with_ones
+        return inner, (shape[0], shape[1])
+
+    def _as_rows(self, node: fx.Node, x: fx.Node, y: fx.Node, spread: tuple[int, int], dim: int) -> fx.Node:
+        """x (a, b, 1, n) and y (a, b, n, k), y the same along dim: (other, dim, n) @ (other, n, k)."""
+        wide = self._add(node, aten.expand.default, x, [*spread, *self.values[x].shape[2:]])
+        vectors = self._add(node, aten.select.int, wide, 2, 0)  # (a, b, n)
+        if dim == 0:
+            vectors = self._add(node, aten.transpose.int, vectors, 0, 1)
+        product = self._add(node, aten.bmm.default, *self._operands(node, vectors, y, dim, spread))
+        return self._restored(node, product, dim)
+
+    def _as_columns(self, node: fx.Node, x: fx.Node, y: fx.Node, spread: tuple[int, int], dim: int) -> fx.Node:
+        """x (a, b, i, n), the same along dim, and y (a, b, n, 1): the transposed problem."""
+        turned = self._add(node, aten.transpose.int, x, 2, 3)
+        wide = self._add(node, aten.expand.default, y, [*spread, *self.values[y].shape[2:]])
+        vectors = self._add(node, aten.select.int, wide, 3, 0)  # (a, b, n)
+        if dim == 0:
+            vectors = self._add(node, aten.transpose.int, vectors, 0, 1)
+        product = self._add(node, aten.bmm.default, *self._operands(node, vectors, turned, dim, spread))
+        return self._restored(node, product, dim)
+
+    def _operands(
+        self, node: fx.Node, vectors: fx.Node, y: fx.Node, dim: int, spread: tuple[int, int]
+    ) -> tuple[fx.Node, fx.Node]:
+        matrix = self._add(node, aten.select.int, y, dim, 0)  # (other or 1, n, k)
+        other = spread[1 - dim]
+        if self.values[matrix].shape[0] != other:
+            matrix = self._add(node, aten.expand.default, matrix, [other, *self.values[matrix].shape[1:]])
+        return vectors, matrix
+
+    def _restored(self, node: fx.Node, product: fx.Node, dim: int) -> fx.Node:
+        """(other, dim, k) as the (a b, 1, k) or (a b, k, 1) that the product was."""
+        if dim == 0:
+            product = self._add(node, aten.transpose.int, product, 0, 1)
+        return self._add(node, aten.reshape.default, product, list(self.values[node].shape))
+
+
+def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """A batch of matrices plus diag(d)."""
+    return plus_diagonal_(matrix.clone(memory_format=torch.contiguous_format), diagonal)
+
+
+def plus_diagonal_(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """The same in place."""
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
+    return matrix
+
+
+def value_is_matrix(value: Any) -> bool:
+    """Whether it is a batch of square matrices."""
+    return isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == value.shape[-2] > 1
+
+
+CONSTANT = "constant"
+IN_PLACE: dict[Any, Any] = {
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.mul.Scalar: aten.mul_.Scalar,
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.neg.default: aten.neg_.default,
+    plus_diagonal: plus_diagonal_,
+}
+FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
+# On temporaries, whose former shape nobody uses again.
+RESHAPED_IN_PLACE: dict[Any, Any] = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+}
+SHAPE_ONLY = (
+    aten.ones_like.default,
+    aten.zeros_like.default,
+    aten.full_like.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_full.default,
+)
+
+
+def _impure(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _compressed(value: Tensor) -> Tensor:
+    """The same values with one copy of what repeats itself along a dimension."""
+    whole = value.shape
+    for dim, size in enumerate(whole):
+        first = value.narrow(dim, 0, 1) if size > 1 else value
+        if size > 1 and bool((value == first).all()):
+            value = first
+    return value.clone(memory_format=torch.contiguous_format).expand(whole)  # of the rest nothing is kept
+
+
+def _args(node: fx.Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _frozen(argument: Any) -> Any:
+    if isinstance(argument, list | tuple):
+        return tuple(_frozen(part) for part in argument)
+    if isinstance(argument, dict):
+        return tuple((name, _frozen(part)) for name, part in argument.items())
+    return (type(argument), argument)

@@ -1,0 +1,1 @@
+"""Questions to a node, answered in words and numbers."""

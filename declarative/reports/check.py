@@ -1,0 +1,333 @@
+"""Is this problem well posed here, and is its gradient right? In words, with numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import html
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..adaptive import Adaptive
+from ..derivatives import Linearisation
+from ..errors import NumericalWarning
+from ..gradients import RULES, Exact
+from ..implicit import Call, Solved, _without_failures
+from ..inputs import Inputs, ordinary_mode
+from ..linear.dense import kkt_matrix, rank_tolerance
+from ..node import DeclarativeNode
+from ..optimality import assess, optimality_tolerance
+from ..solution import Status
+from ..table import as_html
+from ..theory.assumptions import LARGE
+from ..theory.descent import pull_each
+from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
+from .finite_differences import Comparison, compare_gradient
+
+WIDTH = 22  # of the names of the tests
+
+
+class Grade(enum.Enum):
+    """How a test ended."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "FAIL"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One test: what was tested, the number, how it ended, and what to do (empty if nothing)."""
+
+    name: str
+    value: str
+    grade: Grade
+    advice: str = ""
+
+    def describe(self, width: int = WIDTH) -> str:
+        """The line for a terminal, with this width for the name; the advice goes below it."""
+        indent = " " * (width + 8)
+        told = f"{self.grade.value}  {self.name:<{width}}  {self.value}"
+        parts = [told, f"{indent}-> {self.advice}"] if self.advice else [told]
+        return "\n".join(textwrap.fill(part, 120, subsequent_indent=indent) for part in parts)
+
+
+class CheckError(RuntimeError):
+    """A check failed; the message is the whole result."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The lines of a check. Prints as a table; ``raise_if_failed()`` raises a :class:`CheckError`."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed; warnings do not count."""
+        return all(line.grade is not Grade.FAIL for line in self.lines)
+
+    def raise_if_failed(self) -> CheckResult:
+        """Raise a :class:`CheckError` if a line failed; return the result otherwise."""
+        if not self.passed:
+            raise CheckError(f"the check failed:\n{self}")
+        return self
+
+    def __getitem__(self, name: str) -> Line:
+        lines = {line.name: line for line in self.lines}
+        if name not in lines:
+            raise KeyError(f"there is no line {name!r}, but {', '.join(map(repr, lines))}")
+        return lines[name]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[line.grade.value, line.name, line.value, line.advice] for line in self.lines]
+        return ["", "tested", "found", "what to do"], rows
+
+    def _summary(self) -> str:
+        counts = [f"{sum(line.grade is grade for line in self.lines)} {grade.value.lower()}" for grade in Grade]
+        return ", ".join(count for count in counts if not count.startswith("0"))
+
+    def __str__(self) -> str:
+        width = max([WIDTH, *(len(line.name) for line in self.lines)])
+        return "\n".join([*(line.describe(width) for line in self.lines), self._summary()])
+
+    def _repr_html_(self) -> str:
+        return f"{as_html(*self._table())}<p>{html.escape(self._summary())}</p>"
+
+
+def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
+    """Solve the problems of a batch, and test everything that their gradients rest on.
+
+    Nothing is raised for a problem that is wrong: an error of the callables becomes a line that failed. The gradient
+    that is compared with finite differences of the solver is the exact one; a node with another rule has a line more,
+    that says how far off it is.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, check
+        >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.square().sum() - 1,
+        ...                        solver=lambda x: torch.nn.functional.normalize(x))
+        >>> result = check(node, torch.tensor([[3.0, 4.0]]))
+        >>> result.passed
+        True
+        >>> result["rank of A"].value
+        '1 of 1 active constraint(s) independent'
+    """
+    if not isinstance(node, DeclarativeNode):
+        raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
+    with ordinary_mode(xs) as plain, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)  # what they say has a line of its own
+        return CheckResult(tuple(_lines(node, plain)))
+
+
+def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
+    masking = node.with_gradient("exact")
+    masking._spec = dataclasses.replace(masking._spec, on_failure="mask")
+    try:
+        inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
+    except Exception as error:  # the user's functions may raise anything
+        yield _error_line(error)
+        return
+    if not inputs.size:
+        yield Line("callables", "a batch of no problems", Grade.FAIL, "Pass at least one problem.")
+        return
+    yield _callables_line(inputs, solved)
+    yield Line("captured parameters", "none", Grade.PASS)
+    yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
+    yield _solved_line(solved)
+    good = solved.codes == Status.CONVERGED
+    yield from guarded("optimality", lambda: _optimality_lines(call.linearise(inputs.xs, solved)))
+    if not good.any():
+        yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
+        return
+    safe = _without_failures(call, inputs.xs, solved, good) if not good.all() else (inputs.xs, solved)
+    point = call.linearise(*safe)
+    yield from guarded("second order", lambda: _second_order_lines(point))
+    for i in range(len(xs)):
+        if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
+            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(call, inputs, i)]))  # type: ignore[misc]
+    yield from guarded("gradient rule", lambda: _rule_lines(node, point))
+
+
+def guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+    """The lines of a test, or one that says that it could not be carried out."""
+    try:
+        yield from test()
+    except Exception as error:  # derivatives that are not finite, callables that fail away from the solver's path
+        yield Line(name, f"could not be tested, {type(error).__name__}: {error}".replace("\n", " "), Grade.FAIL)
+
+
+# One function per test.
+
+
+def _error_line(error: Exception) -> Line:
+    notes = " ".join(getattr(error, "__notes__", ()))
+    message = f"{type(error).__name__}: {error}".replace("\n", " ")
+    captured = "other than through its arguments" in message
+    return Line("captured parameters" if captured else "callables", message, Grade.FAIL, notes)
+
+
+def _callables_line(inputs: Inputs, solved: Solved) -> Line:
+    p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
+    shape = tuple(solved.y.shape[1:])
+    value = f"{inputs.size} problem(s), u of shape {shape}, {p} equality and {q} inequality constraint(s)"
+    if p > solved.y[0].numel():
+        return Line("callables", value, Grade.WARN, "There are more equalities than unknowns: is u what you meant?")
+    return Line("callables", value, Grade.PASS)
+
+
+def _dtype_line(call: Call, inputs: Inputs, solved: Solved) -> Line:
+    one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
+    functions = {name: getattr(call.spec.problem, name) for name in ("objective", "equality", "inequality")}
+    returned = {name: f(*one, solved.y[0]).dtype for name, f in functions.items() if f is not None}
+    others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
+    value = f"{inputs.dtype} in and out"
+    if others:
+        advice = "Make constants of the inputs' dtype, for example with x.new_tensor(...) or .to(x)."
+        return Line("dtype", f"{value}, but {' and '.join(others)}", Grade.WARN, advice)
+    if inputs.dtype != inputs.work:
+        return Line("dtype", value, Grade.WARN, f"Solved in {inputs.work}, rounded to {inputs.dtype}.")
+    return Line("dtype", value, Grade.PASS)
+
+
+def _solved_line(solved: Solved) -> Line:
+    total, failed = len(solved.codes), solved.codes[solved.codes != Status.CONVERGED]
+    iterations = f"{solved.iterations.double().mean():.1f} iterations on average"
+    value = f"{total - len(failed)} of {total} problems, {iterations}"
+    if not len(failed):
+        return Line("solved", value, Grade.PASS)
+    kinds = [kind for kind in Status if bool((failed == kind).any())]
+    return Line("solved", value, Grade.FAIL, " ".join(f"{kind.name.lower()}: {kind.advice}" for kind in kinds))
+
+
+def _optimality_lines(point: Linearisation) -> Iterator[Line]:
+    batch, u = point.batch, point.u
+    found = assess(batch, u)
+    tolerance = optimality_tolerance(u.dtype)
+    tests = {
+        "feasible": (found.violation, "Tighten the solver's tolerance, or check the constraints' signs."),
+        "stationary": (found.stationarity, "Tighten the solver's tolerance, or check the closed form's formula."),
+    }
+    for name, (size, advice) in tests.items():
+        worst = size.max().item()
+        good = worst <= tolerance
+        yield Line(
+            name,
+            f"largest relative residual {worst:.1e}, tolerance {tolerance:.1e}",
+            Grade.PASS if good else Grade.FAIL,
+            "" if good else advice,
+        )
+    if batch.q:
+        weak = int(found.weak.any(-1).sum())
+        advice = "The solution has a kink and only a one-sided derivative: move the inputs, or smooth the problem."
+        value = f"{weak} of {batch.size} problems have an inequality with neither slack nor multiplier"
+        yield Line("strict complementarity", value, Grade.WARN if weak else Grade.PASS, advice if weak else "")
+
+
+def _second_order_lines(point: Linearisation) -> Iterator[Line]:
+    if point.batch.m > LARGE:
+        names = ("rank of A", "minimum", "conditioning")
+        yield from (Line(name, f"not tested for more than {LARGE} variables", Grade.SKIP) for name in names)
+        return
+    mask = point.active.to(point.u.dtype)
+    jacobian = point.batch.jacobian(point.u) * mask.unsqueeze(-1)
+    hessian = point.batch.hessian(point.u, point.multipliers)
+    count, rank = point.active.sum(-1), rank_of_rows(jacobian)
+    yield _rank_line(count, rank)
+    yield _minimum_line(hessian, jacobian)
+    yield _conditioning_line(hessian, jacobian, mask, redundant=bool((rank < count).any()))
+
+
+def _rank_line(count: Tensor, rank: Tensor) -> Line:
+    worst = int((count - rank).argmax())
+    value = f"{int(rank[worst])} of {int(count[worst])} active constraint(s) independent"
+    redundant = int((rank < count).sum())
+    if not redundant:
+        return Line("rank of A", value, Grade.PASS)
+    advice = f"Drop redundant constraints ({redundant} problem(s)): multipliers and gradients are least-norm choices."
+    return Line("rank of A", value, Grade.WARN, advice)
+
+
+def _minimum_line(hessian: Tensor, jacobian: Tensor) -> Line:
+    size = torch.linalg.matrix_norm(hessian, 2)
+    lowest = reduced_curvature(hessian, jacobian)
+    relative = torch.where(size > 0, lowest / size, torch.where(lowest.isinf(), torch.inf, 0.0))
+    worst = relative.min().item()
+    if worst == float("inf"):
+        return Line("minimum", "the constraints leave no freedom", Grade.PASS)
+    value = f"smallest eigenvalue of the reduced Hessian {worst:.1e} of the size of H"
+    tolerance = rank_tolerance(hessian) ** 0.5
+    if worst < -tolerance:
+        saddles = int((relative < -tolerance).sum())
+        return Line(
+            "minimum", value, Grade.FAIL, f"{saddles} point(s) are saddles or maxima: check signs, or the start."
+        )
+    if worst < tolerance:
+        return Line("minimum", value, Grade.WARN, "Flat: the solution may not be unique. Add a regularising term.")
+    return Line("minimum", value, Grade.PASS)
+
+
+def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundant: bool) -> Line:
+    size, length = hessian.abs().amax((-2, -1)), torch.linalg.vector_norm(jacobian, dim=-1)
+    scaled = hessian / torch.where(size > 0, size, 1.0)[:, None, None]
+    rows = jacobian / torch.where(length > 0, length, 1.0).unsqueeze(-1)
+    spectrum = torch.linalg.eigvalsh(kkt_matrix(scaled, rows, mask)).abs()
+    condition = (spectrum.amax(-1) / spectrum.amin(-1)).max().item()
+    value, limit = f"condition number of the scaled KKT matrix {condition:.1e}", 1 / rank_tolerance(scaled)
+    if condition >= limit and not redundant:
+        advice = "Singular: the derivative does not exist or is not unique. Is the objective flat, or a root repeated?"
+        return Line("conditioning", value, Grade.FAIL, advice)
+    if condition >= limit**0.5:
+        return Line("conditioning", value, Grade.WARN, "Expect few correct digits: rescale the problem, use float64.")
+    return Line("conditioning", value, Grade.PASS)
+
+
+def _gradient_line(call: Call, inputs: Inputs, i: int) -> Line:
+    """Compare the exact gradient of input i with finite differences of the solver, in float64 if the callables can."""
+    name = f"gradient of input {i}"
+    try:
+        return _judge_gradient(name, compare_gradient(call, inputs, i, torch.float64), torch.float64)
+    except Exception:  # constants of another dtype, most likely: then in the precision of the inputs
+        return _judge_gradient(name, compare_gradient(call, inputs, i, inputs.work), inputs.work)
+
+
+def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
+    eps = torch.finfo(dtype).eps
+    if found.kinks and not found.tested:
+        return Line(name, "there is none to compare with: the solution has a kink here", Grade.SKIP)
+    value = f"largest relative difference from finite differences {found.worst:.1e} in {found.tested} comparisons"
+    if found.worst > eps**0.125:
+        advice = "The gradient is wrong here, or the solver inexact: see the lines above, and tighten the solver."
+        return Line(name, value, Grade.FAIL, advice)
+    notes = []
+    if found.worst > eps**0.25:
+        notes.append("The solver is not accurate enough for a sharper comparison, or the solution bends strongly.")
+    if found.jumped:
+        notes.append(f"{found.jumped} time(s) the solver jumped to another solution (a sign, a local minimum).")
+    if found.lost:
+        notes.append(f"{found.lost} time(s) a neighbouring problem has no solution: is the input confined to a set?")
+    if found.kinks:
+        notes.append(f"{found.kinks} time(s) there is none to compare with: the solution has a kink.")
+    if not found.tested:
+        value = "not tested: no neighbouring problem was solved nearby"
+    return Line(name, value, Grade.WARN if notes else Grade.PASS, " ".join(notes))
+
+
+def _rule_lines(node: DeclarativeNode, point: Linearisation) -> Iterator[Line]:
+    rule = node.gradient.cheap if isinstance(node.gradient, Adaptive) else node.gradient
+    wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
+    if isinstance(rule, Exact) or not wanted:
+        return
+    point = dataclasses.replace(point, batch=point.batch.unshared())
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(point.u.shape, generator=generator, dtype=torch.float64, device="cpu").to(point.u)
+    angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))
+    value = f"{type(rule).__name__} by choice: cosine with the exact gradient {angles.min():.2f} at the lowest"
+    advice = "node.descent(x, v) tells when that is safe." if angles.min() < 0 else ""
+    yield Line("gradient rule", value, Grade.WARN if advice else Grade.PASS, advice)

@@ -1,0 +1,1 @@
+"""The theory of the approximate gradients: when does the cheap one still descend?"""

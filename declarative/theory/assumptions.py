@@ -1,0 +1,275 @@
+"""Which of the theory's assumptions hold at the solutions of a batch, and what the theory says there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..derivatives import Linearisation
+from ..problem import Batch
+from .propositions import (
+    expected_curvature,
+    expected_identity,
+    expected_linear,
+    expected_normalised,
+    normalised_case,
+    rank_of_rows,
+    reduced_curvature,
+    worst_case,
+    worst_case_bounds,
+)
+
+LARGE = 1000  # variables; beyond that the Hessians are not formed and the theory is left out
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the theory says about a rule, one entry per problem."""
+
+    expectation: Tensor  # E[g'g_hat] over H^-1 v ~ N(0, I); NaN: does not apply
+    worst_case: Tensor  # NaN: does not apply
+    favourable: Tensor  # a result says that the rule descends on average, or always
+    text: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The matrices of the theory and the assumptions that hold, one entry per problem.
+
+    Attributes:
+        hessian, hessian_hat: H and H_hat, (batch, m, m); empty (m = 0) if there are too many variables to form them.
+        jacobian: A, the rows of inactive constraints zero, (batch, k, m).
+        independent: C = 0, the constraints do not see the inputs.
+        scale: c^2 where B B' = c^2 I, else NaN.
+        linear: the active constraints have no curvature.
+        normalised: there is one active constraint, and its curvature is a multiple of the identity.
+        rank: the number of independent active constraints.
+    """
+
+    variables: int
+    structured: bool
+    hessian: Tensor
+    hessian_hat: Tensor
+    jacobian: Tensor
+    independent: Tensor
+    scale: Tensor
+    linear: Tensor
+    normalised: Tensor
+    rank: Tensor
+
+    @classmethod
+    def of(cls, point: Linearisation, wanted: Sequence[int]) -> Setting:
+        """Test the assumptions by random vectors: an identity that holds for one of them holds almost surely."""
+        batch, u = point.batch, point.u
+        if batch.m > LARGE:
+            return cls._untested(point)
+        jacobian = batch.jacobian(u) * point.active.to(u.dtype).unsqueeze(-1)
+        hessian, hessian_hat = batch.hessian(u, point.multipliers), batch.hessian(u)
+        linear, normalised = _constraint_kinds(point, hessian_hat, jacobian)
+        return cls(
+            variables=batch.m,
+            structured=point.builder is not None,
+            hessian=hessian,
+            hessian_hat=hessian_hat,
+            jacobian=jacobian,
+            independent=_independent(batch, point, jacobian, wanted),
+            scale=_input_scale(batch, point, wanted),
+            linear=linear,
+            normalised=normalised,
+            rank=rank_of_rows(jacobian),
+        )
+
+    @classmethod
+    def _untested(cls, point: Linearisation) -> Setting:
+        """Problems with too many variables: no matrix is formed."""
+        size, unknown = point.batch.size, torch.zeros_like(point.active[:, :0]).any(-1)
+        matrix = point.u.new_zeros(size, 0, 0)
+        return cls(
+            variables=point.batch.m,
+            structured=point.builder is not None,
+            hessian=matrix,
+            hessian_hat=matrix,
+            jacobian=point.u.new_zeros(size, point.batch.k, 0),
+            independent=unknown,
+            scale=point.u.new_full((size,), torch.nan),
+            linear=unknown,
+            normalised=unknown,
+            rank=unknown.long(),
+        )
+
+    @property
+    def computed(self) -> bool:
+        """Whether the problems are small enough."""
+        return self.variables <= LARGE
+
+    @property
+    def applies(self) -> Tensor:
+        """Where C = 0 and B B' = c^2 I, which all the results assume."""
+        return self.independent & ~self.scale.isnan()
+
+    @property
+    def worst_case_bounds(self) -> tuple[Tensor, Tensor]:
+        """Of Proposition 2.2; NaN where H is not definite, no constraint is active or the setting is another one."""
+        if not self.computed:
+            return self._nothing(), self._nothing()
+        lower, upper = worst_case_bounds(self.hessian)
+        valid = self.applies & (self.rank > 0) & ~upper.isnan()
+        return torch.where(valid, lower, torch.nan), torch.where(valid, upper, torch.nan)
+
+    def _nothing(self) -> Tensor:
+        return torch.full_like(self.scale, torch.nan)
+
+    def predict(self, name: str) -> Prediction:
+        """What the theory says about the rule of this name."""
+        if not self.computed or not self.applies.any():
+            nothing = self._nothing()
+            return Prediction(nothing, nothing, torch.zeros_like(self.linear), f"theory does not apply: {self._why()}")
+        predict = {"unconstrained": self._unconstrained, "curvature": self._curvature, "identity": self._identity}
+        found = predict[name]()
+        expectation = torch.where(self.applies, self.scale * found.expectation, torch.nan)
+        worst = torch.where(self.applies & (self.rank > 0), found.worst_case, torch.nan)
+        text = found.text
+        known = int((self.applies & (~expectation.isnan() | found.favourable)).sum())
+        if 0 < known < len(expectation):
+            text = f"on the {known} of {len(expectation)} problems that the theory applies to, {text}"
+        return Prediction(expectation, worst, found.favourable & self.applies, text)
+
+    def _why(self) -> str:
+        if not self.computed:
+            return f"not computed for more than {LARGE} variables"
+        if not self.independent.any():
+            return "the constraints depend on the input"
+        return "B B' is not a multiple of I"
+
+    def _unconstrained(self) -> Prediction:
+        if not self.rank.any():
+            return self._exact()
+        a = self.jacobian.sum(-2)  # the one active row where the constraint is a normalisation
+        difference = (self.hessian_hat - self.hessian).diagonal(dim1=-2, dim2=-1)
+        multiplier = difference.mean(-1)  # H = H_hat - l I
+        linear = expected_linear(self.hessian, self.jacobian)
+        curved = expected_normalised(self.hessian_hat, multiplier, a)
+        expectation = torch.where(
+            self.linear, linear, torch.where(self.normalised, curved, torch.full_like(linear, torch.nan))
+        )
+        worst = torch.where(self.linear, worst_case(self.hessian, self.jacobian), torch.nan)
+        case = torch.where(self.normalised, normalised_case(self.hessian_hat, multiplier), 0)
+        return Prediction(expectation, worst, expectation >= 0, self._unconstrained_text(expectation, case))
+
+    def _unconstrained_text(self, expectation: Tensor, case: Tensor) -> str:
+        known = ~expectation.isnan()
+        if not known.any():
+            curved = ~(self.linear | self.normalised)
+            why = "the constraints are curved, and not spheres" if curved.all() else "H or H_hat is singular"
+            return f"theory does not apply: {why}"
+        if bool((self.linear | ~known).all()):
+            return "constraints are linear, descends on average"
+        ascending = int((expectation < 0).sum())
+        outside = " (Proposition 2.6)" if bool((case[known] != 0).all()) else " (Proposition 2.5)"
+        if not ascending:
+            return f"normalisation constraint with a multiplier that lets it descend on average{outside}"
+        return f"on average over v it ascends on {ascending} of {int(known.sum())} problems{outside}"
+
+    def _curvature(self) -> Prediction:
+        if not self.rank.any():
+            return self._exact()
+        expectation = expected_curvature(self.hessian, self.jacobian)
+        worst = worst_case(self.hessian, self.jacobian)
+        text = "the constraints' curvature is kept, descends on average"
+        if expectation.isnan().all():
+            text = "theory does not apply: H or A H^-1 A' is singular"
+        return Prediction(expectation, worst, expectation >= 0, text)
+
+    def _identity(self) -> Prediction:
+        expectation = expected_identity(self.hessian, self.jacobian)
+        always = reduced_curvature(self.hessian, self.jacobian) > 0
+        text = "descends for every v at a strict minimum"
+        if not always.all():
+            text = f"{int((~always).sum())} of {len(always)} solutions are no strict minima, no guarantee"
+        return Prediction(expectation, self._nothing(), always, text)
+
+    def _exact(self) -> Prediction:
+        expectation = torch.full_like(self.scale, float(self.variables))
+        return Prediction(expectation, self._nothing(), torch.ones_like(self.linear), "no constraint is active, exact")
+
+    def cost(self, name: str) -> str:
+        """What a rule factorises."""
+        m, k = self.variables, self.jacobian.shape[-2]
+        told = {
+            "exact": f"H ({m} x {m}) and A H^-1 A' ({k} x {k})" if k else f"H ({m} x {m})",
+            "unconstrained": f"H_hat ({m} x {m})",
+            "curvature": f"H ({m} x {m})",
+            "identity": "nothing",
+        }[name]
+        return f"{told}, structured" if self.structured and name != "identity" else told
+
+    def describe(self) -> str:
+        """The problems in words."""
+        m = f"m = {self.variables} variable" + "s" * (self.variables != 1)
+        constraints = "constraint" + "s" * (self.jacobian.shape[-2] != 1)
+        if not self.computed:
+            return f"{m}, {self.jacobian.shape[-2]} {constraints}; theory {self._why()}"
+        low, high = int(self.rank.min()), int(self.rank.max())
+        count = f"p = {low}" if low == high else f"p = {low} to {high}"
+        kinds = [("linear", self.linear & (self.rank > 0)), ("a normalisation", self.normalised)]
+        told = [kind for kind, which in kinds if which.all()]
+        setting = f"theory does not apply ({self._why()})"
+        if self.applies.any():
+            setting = "C = 0, B B' = c^2 I"
+        return ", ".join([m, f"{count} independent active {constraints}", *told]) + f"; {setting}"
+
+
+def _tolerance(x: Tensor) -> float:
+    return float(torch.finfo(x.dtype).eps ** 0.5)
+
+
+def _random(like: Tensor) -> Tensor:
+    """Irregular numbers, the same ones in every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
+
+
+def _independent(batch: Batch, point: Linearisation, jacobian: Tensor, wanted: Sequence[int]) -> Tensor:
+    """Whether C = 0 in the active rows: C's = 0 for a random s."""
+    if not batch.k:
+        return torch.ones(batch.size, dtype=torch.bool, device=point.u.device)
+    s = _random(point.multipliers) * point.active
+    shift = _each(batch.pullback(point.u, None, torch.zeros_like(point.u), s, wanted), batch.size)
+    size = (s.abs() * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1)  # of the same sum with A in place of C
+    result: Tensor = torch.linalg.vector_norm(shift, dim=-1) <= _tolerance(point.u) * size
+    return result
+
+
+def _input_scale(batch: Batch, point: Linearisation, wanted: Sequence[int]) -> Tensor:
+    """c^2 where B B' = c^2 I, from B B'z for a random z."""
+    z = _random(point.u)
+    nothing = torch.zeros_like(point.multipliers)
+    pulled = batch.pullback(point.u, point.multipliers, z, nothing, wanted)  # -B'z
+    image, _ = batch.pushforward(point.u, point.multipliers, pulled, wanted)  # B B'z
+    scale = (image * z).sum(-1) / z.square().sum(-1)
+    distance = torch.linalg.vector_norm(image - scale.unsqueeze(-1) * z, dim=-1)
+    close = distance <= _tolerance(z) * torch.linalg.vector_norm(image, dim=-1)
+    return torch.where(close & (scale > 0), scale, torch.nan)
+
+
+def _constraint_kinds(point: Linearisation, hessian_hat: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the active constraints are linear, and where there is just one and its Hessian is a multiple of I."""
+    batch, u = point.batch, point.u
+    weights = (0.5 + _random(point.multipliers).abs()) * point.active  # none of them near zero
+    curvature = hessian_hat - batch.hessian(u, weights)  # sum_i weight_i D^2_UU c_i
+    reach = u.abs().amax(-1).clamp(min=1.0)
+    size = (weights * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1) / reach
+    noise = 100 * torch.finfo(u.dtype).eps * hessian_hat.abs().amax((-2, -1))
+    linear = curvature.abs().amax((-2, -1)) <= _tolerance(u) * size + noise
+    mean = curvature.diagonal(dim1=-2, dim2=-1).mean(-1)
+    identity = torch.eye(batch.m, dtype=u.dtype, device=u.device)
+    distance = (curvature - mean[:, None, None] * identity).abs().amax((-2, -1))
+    normalised = ~linear & (point.active.sum(-1) == 1) & (distance <= _tolerance(u) * mean.abs() + noise)
+    return linear, normalised
+
+
+def _each(grads: Sequence[Tensor], size: int) -> Tensor:
+    return torch.cat([grad.reshape(size, -1) for grad in grads], -1)

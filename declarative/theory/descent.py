@@ -1,0 +1,295 @@
+"""What a cheaper gradient would cost: the approximate rules against the exact one, in numbers and in words.
+
+The paper's results are functions of :mod:`declarative.theory.propositions`; here they meet the problems of a node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..derivatives import Linearisation
+from ..gradients import RULES, Rule
+from ..implicit import Call, Solved, _without_failures
+from ..inputs import Inputs, check_incoming
+from ..solution import Status
+from ..table import as_html, as_text
+from .assumptions import LARGE, Setting
+from .propositions import (
+    cosine,
+    descends,
+    descent_value,
+    expected_curvature,
+    expected_identity,
+    expected_linear,
+    expected_normalised,
+    expected_quadratic,
+    normalised_bound,
+    normalised_case,
+    projection_spectrum,
+    reduced_curvature,
+    sharp_upper_bound,
+    symmetric_product,
+    worst_case,
+    worst_case_bounds,
+)
+
+__all__ = [
+    "LARGE",
+    "DescentReport",
+    "RuleReport",
+    "analyse",
+    "analyse_call",
+    "cosine",
+    "descends",
+    "descent_value",
+    "expected_curvature",
+    "expected_identity",
+    "expected_linear",
+    "expected_normalised",
+    "expected_quadratic",
+    "inputs_that_count",
+    "normalised_bound",
+    "normalised_case",
+    "projection_spectrum",
+    "pull_each",
+    "reduced_curvature",
+    "sharp_upper_bound",
+    "symmetric_product",
+    "worst_case",
+    "worst_case_bounds",
+]
+
+APPROXIMATE = ("unconstrained", "curvature", "identity")
+EXACT = 0.9999  # a rule whose cosine is above this on every problem is called exact here
+
+
+@dataclass(frozen=True)
+class RuleReport:
+    """One approximate rule against the exact one; tensors have one entry per problem, NaN (False) for an unsolved one.
+
+    Attributes:
+        name: of the rule.
+        g_hat: its gradient, (batch, n).
+        product: g'g_hat, (batch,).
+        cosine: between g and g_hat, (batch,).
+        descends: whether -g_hat descends, (batch,).
+        vanishes: whether g_hat is zero although g is not, (batch,).
+        expectation: E[g'g_hat] over H^-1 v ~ N(0, I); NaN where no proposition applies, (batch,).
+        worst_case: the quantity of Proposition 2.2, above 1 if some v makes the rule ascend; NaN likewise, (batch,).
+        cost: what the rule factorises.
+        favourable: whether a result says that the rule descends on average over v, or always, (batch,).
+        theory: which result applies, or why none does.
+        verdict: one sentence.
+    """
+
+    name: str
+    g_hat: Tensor
+    product: Tensor
+    cosine: Tensor
+    descends: Tensor
+    vanishes: Tensor
+    expectation: Tensor
+    worst_case: Tensor
+    favourable: Tensor
+    cost: str
+    theory: str
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class DescentReport:
+    """What each approximate rule would do to the loss whose gradient at the solutions is v. Prints as a table.
+
+    ``report["curvature"]`` is the :class:`RuleReport` of a rule.
+
+    Attributes:
+        g: the exact gradient, inputs flattened and concatenated in order, (batch, n).
+        rules: the reports by name.
+        setting: which of the theory's assumptions hold, and for which problems.
+        worst_case_bounds: the lower and upper bound of Proposition 2.2; NaN where H is not definite, (batch,) each.
+        solved: the problems that the numbers are about, (batch,).
+    """
+
+    g: Tensor
+    rules: dict[str, RuleReport]
+    setting: Setting = field(repr=False)
+    worst_case_bounds: tuple[Tensor, Tensor]
+    solved: Tensor
+
+    def __getitem__(self, name: str) -> RuleReport:
+        return self.rules[name]
+
+    def _heading(self) -> str:
+        unsolved = int((~self.solved).sum())
+        left_out = f" ({unsolved} unsolved, left out)" if unsolved else ""
+        problems = "1 problem" if len(self.solved) == 1 else f"{len(self.solved)} problems"
+        return f"Descent analysis of {problems}{left_out}: {self.setting.describe()}."
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        head = ["rule", "descends", "cosine: lowest", "mean", "g'g_hat: mean", "E[g'g_hat]", "worst case", "factorises"]
+        cost = self.setting.cost("exact")
+        rows = [["exact", _count(self.solved, self.solved), "1", "1", _number(self._exact_product()), "", "", cost]]
+        for rule in self.rules.values():
+            angles = rule.cosine[self.solved]
+            bounds = " in [" + ", ".join(_range(bound[self.solved]) for bound in self.worst_case_bounds) + "]"
+            worst = _range(rule.worst_case[self.solved])
+            rows.append(
+                [
+                    rule.name,
+                    _count(rule.descends, self.solved),
+                    f"{angles.min():.3g}",
+                    f"{angles.mean():.3g}",
+                    _number(rule.product[self.solved].mean()),
+                    _range(rule.expectation[self.solved]),
+                    worst + (bounds if worst != NOT_APPLICABLE and "n/a" not in bounds else ""),
+                    rule.cost,
+                ]
+            )
+        return head, rows
+
+    def _exact_product(self) -> Tensor:
+        return self.g[self.solved].square().sum(-1).mean()
+
+    def __str__(self) -> str:
+        verdicts = [f"{rule.name}: {rule.verdict}" for rule in self.rules.values()]
+        return "\n".join([self._heading(), "", as_text(*self._table()), "", *verdicts])
+
+    def _repr_html_(self) -> str:
+        verdicts = "".join(
+            f"<li><b>{html.escape(rule.name)}</b>: {html.escape(rule.verdict)}</li>" for rule in self.rules.values()
+        )
+        return f"<p>{html.escape(self._heading())}</p>{as_html(*self._table())}<ul>{verdicts}</ul>"
+
+
+NOT_APPLICABLE = "n/a"
+
+
+def inputs_that_count(xs: Sequence[Tensor]) -> list[int]:
+    """The positions of the inputs that require a gradient or, if none does, of all floating-point inputs.
+
+    Example:
+        >>> inputs_that_count([torch.ones(2), torch.ones(2, requires_grad=True), torch.tensor([1, 2])])
+        [1]
+    """
+    floating = [i for i, x in enumerate(xs) if isinstance(x, Tensor) and x.is_floating_point()]
+    wanted = [i for i in floating if xs[i].requires_grad] or floating
+    if not wanted:
+        raise ValueError("none of the inputs is a floating-point tensor: there is no gradient to analyse.")
+    return wanted
+
+
+def analyse_call(inputs: Inputs, call: Call, solved: Solved, v: Tensor, wanted: Sequence[int]) -> DescentReport:
+    """Compare the rules for one call of a node."""
+    if not inputs.size:
+        raise ValueError("a batch of no problems cannot be analysed.")
+    v = check_incoming(v, solved.y.shape if inputs.batched else solved.y.shape[1:]).to(solved.y)
+    good = solved.codes == Status.CONVERGED
+    if not good.any():
+        raise ValueError("none of the problems was solved: node.solve(x).status says why.")
+    xs = tuple(x.detach() for x in inputs.xs)
+    if not good.all():
+        xs, solved = _without_failures(call, xs, solved, good)
+    return analyse(call.linearise(xs, solved), v.reshape(inputs.size, -1), wanted, good)
+
+
+def analyse(point: Linearisation, v: Tensor, wanted: Sequence[int], solved: Tensor) -> DescentReport:
+    """Compare the rules at the solutions of a batch.
+
+    Args:
+        point: the problems at their solutions; failed ones replaced by solved ones.
+        v: the gradient of the loss with respect to the solutions, (batch, m).
+        wanted: the positions of the inputs whose gradient counts.
+        solved: which problems the report is about, (batch,).
+    """
+    point = dataclasses.replace(point, batch=point.batch.unshared())
+    setting = Setting.of(point, wanted)
+    g = pull_each(RULES["exact"], point, v, wanted)
+    gradients = {name: pull_each(RULES[name], point, v, wanted) for name in APPROXIMATE}
+    # A gradient that is only round-off beside the others is zero: its direction means nothing.
+    size = torch.stack([_norm(gradients[name]) for name in ("unconstrained", "curvature")]).amax(0)
+    noise = 100 * torch.finfo(g.dtype).eps
+    g = torch.where((_norm(g) <= noise * size).unsqueeze(-1), 0.0, g)
+    reports = {name: _report(name, g, g_hat, setting, solved) for name, g_hat in gradients.items()}
+    judged = {
+        name: dataclasses.replace(rule, verdict=_verdict(rule, reports, solved)) for name, rule in reports.items()
+    }
+    bounds = tuple(_masked(x, solved) for x in setting.worst_case_bounds)
+    return DescentReport(_masked(g, solved), judged, setting, (bounds[0], bounds[1]), solved)
+
+
+def pull_each(rule: Rule, point: Linearisation, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
+    """The gradient that a rule gives each problem, flattened; the inputs of the point must not be shared."""
+    grads = rule.pull(point, v, torch.zeros_like(point.multipliers), wanted)
+    return torch.cat([grad.reshape(v.shape[0], -1).to(v.dtype) for grad in grads], -1)
+
+
+def _report(name: str, g: Tensor, g_hat: Tensor, setting: Setting, solved: Tensor) -> RuleReport:
+    prediction = setting.predict(name)
+    return RuleReport(
+        name=name,
+        g_hat=_masked(g_hat, solved),
+        product=_masked((g * g_hat).sum(-1), solved),
+        cosine=_masked(cosine(g, g_hat), solved),
+        descends=descends(g, g_hat) & solved,
+        vanishes=(_norm(g_hat) == 0) & (_norm(g) > 0) & solved,
+        expectation=_masked(prediction.expectation, solved),
+        worst_case=_masked(prediction.worst_case, solved),
+        favourable=prediction.favourable & solved,
+        cost=setting.cost(name),
+        theory=prediction.text,
+    )
+
+
+def _verdict(rule: RuleReport, reports: dict[str, RuleReport], solved: Tensor) -> str:
+    """One plain sentence: what to do, and why."""
+    total = int(solved.sum())
+    angles, expectation = rule.cosine[solved], rule.expectation[solved]
+    ascending, vanishing = int((~rule.descends & solved).sum()), int(rule.vanishes.sum())
+    here = f"cosine {angles.mean():.2f} here" if total > 1 else f"cosine {angles.item():.2f} here"
+    on_average = bool((rule.favourable | ~solved).all())
+    if ascending and on_average:
+        return f"caution: {rule.theory}, but ascends on {ascending} of {total} problems for this v, {here}."
+    if ascending:
+        others = [f"`{name}`" for name, other in reports.items() if bool((other.descends | ~solved).all())]
+        better = f"; {' and '.join(others)} {'does' if len(others) == 1 else 'do'} not" if others else ""
+        return f"do not use: ascends on {ascending} of {total} problems{better} ({rule.theory})."
+    if vanishing:
+        return f"do not use: its gradient is zero on {vanishing} of {total} problems whose exact gradient is not."
+    if bool((angles > EXACT).all()):
+        return f"safe: the same direction as the exact gradient on all {total} problems ({rule.theory})."
+    if on_average:
+        return f"safe: {rule.theory}, {here}."
+    if bool((expectation < 0).any()):
+        return f"caution: descends on all {total} problems for this v, {here}, but {rule.theory}."
+    return f"descends on all {total} problems for this v, {here}; {rule.theory}, so probe it again in training."
+
+
+def _masked(x: Tensor, solved: Tensor) -> Tensor:
+    return torch.where(solved if x.dim() == 1 else solved.unsqueeze(-1), x, torch.nan)
+
+
+def _norm(x: Tensor) -> Tensor:
+    result: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return result
+
+
+def _count(which: Tensor, solved: Tensor) -> str:
+    return f"{int((which & solved).sum())} of {int(solved.sum())}"
+
+
+def _number(x: Tensor) -> str:
+    return f"{x.item():.3g}"
+
+
+def _range(x: Tensor) -> str:
+    known = x[~x.isnan()]
+    if not len(known):
+        return NOT_APPLICABLE
+    low, high = _number(known.min()), _number(known.max())
+    return low if low == high else f"{low} to {high}"

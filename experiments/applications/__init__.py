@@ -1,0 +1,1 @@
+"""What the layers are good for: sorting, deciding, several processes."""

@@ -1,0 +1,242 @@
+"""Predict, then decide: train a model for the quality of the decision, or for that of the prediction?
+
+The decision is the allocation of :mod:`experiments.applications.decision_data`. The model is deliberately simple:
+linear in the four measurements that are known before a blood test. Two-stage training fits it to the progression by
+least squares, and the allocation comes after; decision-focused training passes the regret of the allocation back
+through the quadratic program, by one gradient rule or another. What is to be chosen (the ridge, the learning rate,
+when to stop) is chosen by the regret on validation patients, for every method alike; the test patients are looked at
+once, at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from declarative import Adaptive
+
+from ..paper.progress import Progress
+from ..paper.rules import make_rules
+from . import common as applications
+from .common import Clock
+from .decision_data import Allocation, Groups, Patients, draw_groups, load_patients, split_patients, standardised
+
+RULES = ("exact", "unconstrained", "adaptive")
+TWO_STAGE = "two-stage"
+MORE = "two-stage, all ten"  # the same with the blood tests: what a better model would bring
+SAME = "no model"  # the same prediction for everyone
+RIDGES = (0.0, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What determines the result, times aside."""
+
+    seeds: int = 5
+    seed: int = 0
+    steps: int = 50
+    every: int = 5  # steps between two looks at the validation groups
+    batch: int = 32
+    learning_rates: tuple[float, ...] = (0.03, 0.1)
+    groups: int = 200  # for validation and for testing
+    training_groups: int = 500
+
+
+QUICK = Settings(seeds=2, steps=2, every=1, batch=4, groups=10, training_groups=10)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command line."""
+    applications.add_arguments(parser, Settings())
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, print a table, and keep the results."""
+    from . import decision_report  # draws: not needed to train
+
+    return applications.run(args, Settings(), QUICK, measure, save, decision_report)
+
+
+def save(out: Path, record: dict[str, Any]) -> Path:
+    """Keep the record, and as tables the validation curves and what came of every method."""
+    final = [{name: value for name, value in one.items() if name != "curve"} for one in record["runs"]]
+    curves = [
+        {"method": one["method"], "seed": one["seed"], **dict(zip(one["curve"], values, strict=True))}
+        for one in record["runs"]
+        if one["curve"]
+        for values in zip(*one["curve"].values(), strict=True)
+    ]
+    return applications.save(out, "decision", record, {"decision": final, "curves": curves})
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Every seed and method."""
+    some, every = load_patients(), load_patients(None)
+    looks = math.ceil(settings.steps / settings.every) * len(settings.learning_rates)
+    progress = Progress(settings.seeds, looks)
+    runs = []
+    with applications.counted_warnings() as warned:
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            progress.start(f"seed {seed}")
+            task, more = Task.make(some, seed, settings), Task.make(every, seed, settings)
+            found = [same_for_all(task), two_stage(task, TWO_STAGE), two_stage(more, MORE)]
+            found += decision_focused(task, progress)
+            runs += found
+            progress.finish("regret " + ", ".join(f"{one['method']} {one['regret']:.3f}" for one in found))
+    return {"settings": dataclasses.asdict(settings), "runs": runs, "warnings": warned}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The patients of one seed, and the groups of each part."""
+
+    patients: Patients
+    pools: dict[str, Tensor]
+    groups: dict[str, Groups]
+    seed: int
+    settings: Settings
+
+    @classmethod
+    def make(cls, patients: Patients, seed: int, settings: Settings) -> Task:
+        """Split the patients, and draw the groups."""
+        pools = split_patients(len(patients.weights), seed)
+        patients = standardised(patients, pools["train"])
+        generator = torch.Generator().manual_seed(seed)
+        sizes = {"train": settings.training_groups, "validation": settings.groups, "test": settings.groups}
+        groups = {part: Groups.of(patients[draw_groups(pools[part], size, generator)]) for part, size in sizes.items()}
+        return cls(patients, pools, groups, seed, settings)
+
+    def regret(self, model: Tensor, part: str) -> float:
+        """The mean regret of a model on the groups of a part."""
+        groups = self.groups[part]
+        with torch.no_grad():
+            shares = Allocation(groups.patients.weights)(predict(model, groups.patients.features))
+        return groups.regret(shares).mean().item()
+
+    def result(self, method: str, model: Tensor, clock: Clock, **more: Any) -> dict[str, Any]:
+        """Everything that is kept of a trained model; the only place that looks at the test patients."""
+        test = self.patients[self.pools["test"]]
+        error = (predict(model, test.features) - test.progression).square().mean()
+        return {
+            "method": method,
+            "seed": self.seed,
+            "regret": self.regret(model, "test"),
+            "best": self.groups["test"].best.mean().item(),
+            "validation_regret": self.regret(model, "validation"),
+            "explained": 1 - (error / test.progression.var(correction=0)).item(),
+            "seconds": clock.total,
+            "layer_forward": clock.forward,
+            "layer_backward": clock.backward,
+            "cheap_share": None,
+            "curve": None,
+            **more,
+        }
+
+
+def predict(model: Tensor, features: Tensor) -> Tensor:  # (1 + features,), (..., features) -> (...)
+    """Linear: the first entry of the model is the constant."""
+    return features @ model[1:] + model[0]
+
+
+def constant_model(task: Task) -> Tensor:
+    """The mean of the training patients for everyone."""
+    model = torch.zeros(1 + task.patients.features.shape[-1], dtype=torch.float64)
+    model[0] = task.patients.progression[task.pools["train"]].mean()
+    return model
+
+
+def same_for_all(task: Task) -> dict[str, Any]:
+    """What the allocation costs without any model."""
+    return task.result(SAME, constant_model(task), Clock())
+
+
+def two_stage(task: Task, name: str) -> dict[str, Any]:
+    """Least squares with the best ridge."""
+    clock = Clock()
+    with clock.running():
+        models = [fit_ridge(task.patients[task.pools["train"]], ridge) for ridge in RIDGES]
+        model = min(models, key=lambda one: task.regret(one, "validation"))
+    return task.result(name, model, clock)
+
+
+def fit_ridge(patients: Patients, ridge: float) -> Tensor:
+    """The linear model with the least squared error; the constant is not penalised."""
+    inputs = torch.nn.functional.pad(patients.features, (1, 0), value=1.0)
+    penalty = ridge * torch.eye(inputs.shape[-1], dtype=inputs.dtype)
+    penalty[0, 0] = 0.0
+    return torch.linalg.solve(inputs.mT @ inputs + penalty, inputs.mT @ patients.progression)
+
+
+def decision_focused(task: Task, progress: Progress) -> list[dict[str, Any]]:
+    """Every rule, each with its best learning rate; in turns, so that the machine slows all of them alike."""
+    candidates: dict[str, list[Learner]] = {rule: [] for rule in RULES}
+    for rate in task.settings.learning_rates:
+        for rule in RULES:
+            candidates[rule].append(Learner(rule, rate, task))
+        for _ in range(0, task.settings.steps, task.settings.every):
+            for learners in candidates.values():
+                learners[-1].advance(task.settings.every)
+            progress.tick()
+    return [best_of(learners) for learners in candidates.values()]
+
+
+@dataclass
+class Learner:
+    """A linear model in training through the quadratic program."""
+
+    rule: str
+    learning_rate: float
+    task: Task
+    clock: Clock = field(default_factory=Clock)
+    curve: dict[str, list[float]] = field(
+        default_factory=lambda: {name: [] for name in ("step", "seconds", "loss", "validation_regret")}
+    )
+
+    def __post_init__(self) -> None:
+        self.model = constant_model(self.task).requires_grad_()
+        self.optimiser = torch.optim.Adam([self.model], lr=self.learning_rate)
+        self.gradient = make_rules(self.rule, 1)[0]
+        self.generator = torch.Generator().manual_seed(self.task.seed + 1)
+        self.kept, self.least, self.steps = self.model.detach().clone(), math.inf, 0
+
+    def advance(self, steps: int) -> None:
+        """Train for some steps, look at the validation groups, and keep the model if it is the best so far."""
+        with self.clock.running():
+            for _ in range(steps):
+                loss = self._step()
+            regret = self.task.regret(self.model, "validation")
+        self.steps += steps
+        if regret < self.least:
+            self.kept, self.least = self.model.detach().clone(), regret
+        for name, value in zip(self.curve, (self.steps, self.clock.total, loss.item(), regret), strict=True):
+            self.curve[name].append(value)
+
+    def _step(self) -> Tensor:
+        groups = self.task.groups["train"]
+        chosen = torch.randint(len(groups.best), (self.task.settings.batch,), generator=self.generator)
+        groups = groups[chosen]
+        allocate = Allocation(groups.patients.weights)
+        predicted = predict(self.model, groups.patients.features)
+        shares = self.clock(lambda x: allocate(x, self.gradient), predicted)
+        loss = groups.regret(shares).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return loss.detach()
+
+
+def best_of(learners: list[Learner]) -> dict[str, Any]:
+    """The result of the learner with the least regret on validation groups; the time of all of them counts."""
+    best = min(learners, key=lambda learner: learner.least)
+    clock = Clock(
+        *(sum(getattr(learner.clock, name) for learner in learners) for name in ("forward", "backward", "total"))
+    )
+    cheap = best.gradient.cheap_calls / best.gradient.calls if isinstance(best.gradient, Adaptive) else None
+    return best.task.result(best.rule, best.kept, clock, cheap_share=cheap, curve=best.curve)

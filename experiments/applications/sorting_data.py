@@ -1,0 +1,58 @@
+"""Sequences of handwritten digits: images, splits, the target of a soft permutation, and how an order is judged.
+
+Digits repeat within a sequence. No order among equal digits is right or wrong: an order is judged by the digits that
+one reads off in it, and the target gives equal digits equal shares of the ranks that they occupy together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .common import load_bundled
+
+SPLIT = {"train": 1000, "validation": 297, "test": 500}  # of 1797 images
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images (count, 8, 8) with values from 0 to 1, and what they show (count,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+def load_digits() -> Digits:
+    """Scikit-learn's digits."""
+    data = load_bundled("digits")
+    return Digits(torch.tensor(data.images / 16, dtype=torch.float32), torch.tensor(data.target))
+
+
+def split_images(count: int, seed: int) -> dict[str, Tensor]:
+    """Which images serve for what; none serves twice."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return dict(zip(SPLIT, order.split(list(SPLIT.values())), strict=True))
+
+
+def draw_sequences(pool: Tensor, count: int, n: int, generator: torch.Generator) -> Tensor:  # (count, n)
+    """Sequences of n different images of the pool."""
+    return pool[torch.rand(count, len(pool), generator=generator).topk(n).indices]
+
+
+def target_plan(labels: Tensor) -> Tensor:  # (batch, n) -> (batch, n, n)
+    """Which item belongs to which rank: rows and columns sum to 1/n, equal digits share their ranks."""
+    same = (labels.unsqueeze(-1) == labels.sort(-1).values.unsqueeze(-2)).to(torch.get_default_dtype())
+    return same / same.sum(-1, keepdim=True) / labels.shape[-1]
+
+
+def right_places(scores: Tensor, labels: Tensor) -> Tensor:  # (batch, n) -> bool (batch, n)
+    """Whether the digit at each place of the order by score is the one that belongs there."""
+    return labels.gather(-1, scores.argsort(dim=-1, stable=True)) == labels.sort(-1).values
+
+
+def accuracies(scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The share of the sequences that are wholly in order, and the share of the places that are right."""
+    right = right_places(scores, labels)
+    return right.all(-1).double().mean().item(), right.double().mean().item()

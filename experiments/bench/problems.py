@@ -1,0 +1,154 @@
+"""The speed of the ready-made layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from problems import Eigenvectors, OptimalTransport, QuadraticProgram
+
+from ..compare.cases import Draw
+from .baselines import SinkhornCholesky, sinkhorn
+from .nodes import both
+from .peers import TIGHT_PEER, cvxpylayers, pot, qpth
+from .rows import Comparison, Growth, Memory, Pair, Study, Target
+from .timing import Side
+
+GAMMA = 10.0
+TIGHT = 64 * torch.finfo(torch.float64).eps  # the layer's own, of a marginal, relative
+LOOSE = 1e-9  # likewise, beside POT, whose own measure of the error does not reach the other
+PLOT = "transport n x n"
+EXACT, CHEAP, FORWARD = "ours, exact", "ours, unconstrained", "ours, forward"
+ROBUST = "ours is stabilised against overflow and checks every problem, whose cost shows at small sizes most"
+CHECKED = "ours checks the eigenvectors against the problem, and looks for repeated eigenvalues"
+ROUNDING = "ours solves to rounding, on the active set; qpth's gradient has fewer digits: see cvxpylayers'"
+
+
+def studies(quick: bool) -> Iterator[Study]:
+    """All of them, one after the other."""
+    if not quick:
+        yield transport(200, 10)
+    for n in (8, 12) if quick else (100, 300, 1000, 2000):
+        yield transport(n, 1, plot=PLOT)
+    yield Growth("transport, exact gradient: growth with n", PLOT, EXACT, Target(at_most=2.3))
+    if not quick:
+        yield transport(1000, 1, gamma=1.0)
+        yield transport(300, 1, gamma=100.0)
+    yield Memory(20 if quick else 2000, Target() if quick else Target(at_most=10))
+    for gamma in (1.0,) if quick else (1.0, 10.0):
+        yield small_transport(*(3, 2) if quick else (10, 10), gamma)
+    yield eigenvectors_backward(*(6, 2) if quick else (200, 10))
+    for k in (1, None):
+        yield eigenvectors(*(6, 2) if quick else (200, 10), k)
+    yield quadratic_program(*(4, 1, 3, 2) if quick else (50, 10, 30, 64))
+
+
+def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Comparison:
+    """Ours with two gradients and forward alone, lean Sinkhorn with Cholesky, unrolled Sinkhorn, POT."""
+    draw = Draw(batch, torch.Generator().manual_seed(n))
+    M, v = draw.uniform(n, n).requires_grad_(), draw.normal(n, n)
+    layer = OptimalTransport(gamma)
+
+    def unrolled() -> Side:
+        _, count = sinkhorn(M.detach(), gamma, TIGHT)
+        return both(lambda M: sinkhorn(M, gamma, TIGHT, count)[0], (M,), v)()
+
+    sides = {
+        EXACT: both(layer, (M,), v),
+        CHEAP: both(layer.with_gradient("unconstrained"), (M,), v),
+        FORWARD: partial(forward, layer, M),
+        "Sinkhorn, Cholesky": both(lambda M: SinkhornCholesky.apply(M, gamma, TIGHT), (M,), v),
+        "unrolled Sinkhorn, autograd": unrolled,
+        f"{FORWARD} to {LOOSE:g}": partial(forward, OptimalTransport(gamma, tolerance=LOOSE), M),
+        f"POT, forward to {LOOSE:g}": lambda: pot(M, gamma, LOOSE),
+    }
+    claim = f"transport {n} x {n}, batch {batch}, gamma {gamma:g}"
+    judged = gamma == GAMMA and (n, batch) in ((200, 10), (1000, 1))
+    target, loose = Target(at_least=3) if judged else Target(), f"forward to {LOOSE:g}"
+    pairs = [
+        Pair(f"{claim}: Sinkhorn", EXACT, "Sinkhorn, Cholesky", target, slower=ROBUST),
+        Pair(f"{claim}: unrolled", EXACT, "unrolled Sinkhorn, autograd", slower=ROBUST),
+        Pair(f"{claim}: POT", f"ours, {loose}", f"POT, {loose}", note="plans compared", slower=ROBUST),
+        Pair(f"{claim}: backward", EXACT, FORWARD, Target(at_most=4), share=True, same=False),
+        Pair(f"{claim}: cheap gradient", CHEAP, EXACT, note="another gradient, by design", same=False),
+    ]
+    return Comparison(sides, pairs, plot, n)
+
+
+def forward(layer: Callable[[Tensor], Tensor], M: Tensor) -> Side:
+    """Without a gradient."""
+    M = M.detach()
+    return Side(lambda: (layer(M),))
+
+
+def small_transport(n: int, batch: int, gamma: float) -> Comparison:
+    """Beside cvxpylayers."""
+    draw = Draw(batch, torch.Generator().manual_seed(n))
+    M, v, layer = draw.uniform(n, n).requires_grad_(), draw.normal(n, n), OptimalTransport(gamma)
+    sides = {"OptimalTransport": both(layer, (M,), v), "cvxpylayers": lambda: cvxpylayers(layer, (M,), v)}
+    claim = f"transport {n} x {n}, batch {batch}, gamma {gamma:g}: cvxpylayers"
+    return Comparison(sides, [Pair(claim, "OptimalTransport", "cvxpylayers", note=TIGHT_PEER)])
+
+
+def eigenvectors_backward(m: int, batch: int) -> Comparison:
+    """The backward pass alone, for the largest eigenvalue."""
+    X, v = _symmetric(m, batch, 1)
+
+    def side(function: Callable[[Tensor], Tensor]) -> Side:
+        y = function(X)
+        return Side(lambda: torch.autograd.grad(y, X, v, retain_graph=True))
+
+    sides = {"ours": partial(side, Eigenvectors(1)), "eigh, autograd": partial(side, partial(by_eigh, k=1))}
+    pair = Pair(f"largest eigenvector of {m} x {m}, batch {batch}, backward", *sides, Target(at_least=5))
+    return Comparison(sides, [pair])
+
+
+def eigenvectors(m: int, batch: int, k: int | None) -> Comparison:
+    """Forward and backward."""
+    X, v = _symmetric(m, batch, k or m)
+    sides = {
+        "Eigenvectors": both(Eigenvectors(k), (X,), v),
+        "eigh, autograd": both(partial(by_eigh, k=k or m), (X,), v),
+    }
+    claim = f"eigenvectors of {m} x {m}, batch {batch}, {k or 'all'}: forward and backward"
+    return Comparison(sides, [Pair(claim, *sides, slower=CHECKED)])
+
+
+def by_eigh(X: Tensor, k: int) -> Tensor:
+    """The eigenvectors of the k largest eigenvalues."""
+    return torch.linalg.eigh((X + X.mT) / 2).eigenvectors[..., X.shape[-1] - k :]
+
+
+def _symmetric(m: int, batch: int, k: int) -> tuple[Tensor, Tensor]:
+    draw = Draw(batch, torch.Generator().manual_seed(0))
+    X = draw.normal(m, m)
+    return (X + X.mT).requires_grad_(), draw.normal(m, k)
+
+
+def quadratic_program(n: int, p: int, count: int, batch: int) -> Comparison:
+    """With inequalities, some of them active."""
+    draw = Draw(batch, torch.Generator().manual_seed(0))
+    Q, q, A, G, inside = (
+        draw.definite(n),
+        3 * draw.normal(n),
+        draw.normal(p, n),
+        draw.normal(count, n),
+        draw.normal(n, 1),
+    )
+    b, h = (A @ inside).squeeze(-1), (G @ inside).squeeze(-1) + draw.uniform(count)
+    xs, v = tuple(x.requires_grad_() for x in (Q, q, A, b, G, h)), draw.normal(n)
+    layer = QuadraticProgram()
+    sides = {
+        "QuadraticProgram": both(layer, xs, v),
+        "qpth": lambda: qpth(xs, v),
+        "cvxpylayers": lambda: cvxpylayers(layer, xs, v),
+    }
+    claim = f"QP, n = {n}, p = {p}, {count} inequalities, batch {batch}"
+    pairs = [
+        Pair(f"{claim}: qpth", "QuadraticProgram", "qpth", slower=ROUNDING),
+        Pair(f"{claim}: cvxpylayers", "QuadraticProgram", "cvxpylayers", note=TIGHT_PEER),
+    ]
+    return Comparison(sides, pairs)

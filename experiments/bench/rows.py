@@ -1,0 +1,237 @@
+"""What is measured: comparisons of several sides, growth with the size, and memory, each as rows of the table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from .peers import MissingPeerError
+from .timing import BUDGET, ONE_THREAD, TURNS, Side, Timed, difference, measure
+
+NAN = float("nan")
+CLOSE = 1e-6  # gradients that differ more than this, relatively, are told apart in a note
+FITTED = 3  # the largest sizes to which a slope is fitted; below, what a call costs whatever its size shows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim. The ratio says how many times as long the other takes, or what share of its time we do: see ``of``."""
+
+    claim: str
+    ours: str
+    ours_value: float
+    other: str
+    other_value: float
+    unit: str
+    ratio: float
+    of: str
+    target: str
+    met: str  # yes, MISSED, skipped, or nothing where there is no target
+    difference: float  # of the gradients (or solutions, where forward alone is timed), relative
+    note: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a ratio should be, if anything."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __str__(self) -> str:
+        if self.at_least is not None:
+            return f"at least {self.at_least:g}"
+        return "" if self.at_most is None else f"at most {self.at_most:g}"
+
+    def met(self, ratio: float) -> str:
+        """The verdict in a word."""
+        if self.at_least is None and self.at_most is None:
+            return ""
+        if ratio != ratio:
+            return "skipped"
+        good = ratio >= self.at_least if self.at_least is not None else ratio <= (self.at_most or 0.0)
+        return "yes" if good else "MISSED"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A time for a plot."""
+
+    plot: str
+    side: str
+    size: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is wanted of a run, and what it has gathered for the plots.
+
+    Attributes:
+        only: a part of the claims that are wanted.
+        budget: seconds for the repeats of a comparison, if its least number of turns fits in.
+        turns: that number.
+        points: for the plots, so far.
+    """
+
+    only: str = ""
+    budget: float = BUDGET
+    turns: int = TURNS
+    points: list[Point] = field(default_factory=list)
+
+
+class Study(Protocol):
+    """Something that gives rows, and perhaps points for a plot."""
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        """The rows whose claims are wanted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row to be: two sides by their names.
+
+    Attributes:
+        share: the ratio is what share of the other's time ours takes, instead of how many times as long the other does.
+        slower: the reason, where ours is the slower one.
+        same: whether both must give the same gradient.
+    """
+
+    claim: str
+    ours: str
+    other: str
+    target: Target = field(default_factory=Target)
+    note: str = ""
+    slower: str = ""
+    share: bool = False
+    same: bool = True
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several sides, measured in turns. A side is built when it is needed; one whose peer is missing is skipped."""
+
+    sides: Mapping[str, Callable[[], Side]]
+    pairs: Sequence[Pair]
+    plot: str = ""
+    size: int = 0
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        pairs = [pair for pair in self.pairs if run.only in pair.claim]
+        if not pairs:
+            return
+        names = {name for pair in pairs for name in (pair.ours, pair.other)}
+        built: dict[str, Side] = {}
+        missing: dict[str, str] = {}
+        for name in self.sides:
+            if name in names:
+                try:
+                    built[name] = self.sides[name]()
+                except MissingPeerError as error:
+                    missing[name] = str(error)
+        timed = measure(built, run.budget, run.turns)
+        run.points.extend(
+            Point(self.plot, name, self.size, 1e3 * one.seconds) for name, one in timed.items() if self.plot
+        )
+        for pair in pairs:
+            yield _row(pair, timed, missing)
+
+
+def _row(pair: Pair, timed: Mapping[str, Timed], missing: Mapping[str, str]) -> Row:
+    ours, other = timed.get(pair.ours), timed.get(pair.other)
+    of = "ours / other" if pair.share else "other / ours"
+    if ours is None or other is None:
+        words = "skipped: " + " and ".join(sorted({missing[x] for x in (pair.ours, pair.other) if x in missing}))
+        values = [NAN if x is None else 1e3 * x.seconds for x in (ours, other)]
+        return Row(
+            pair.claim,
+            pair.ours,
+            values[0],
+            pair.other,
+            values[1],
+            "ms",
+            NAN,
+            of,
+            str(pair.target),
+            "skipped",
+            NAN,
+            words,
+        )
+    ratio = ours.seconds / other.seconds if pair.share else other.seconds / ours.seconds
+    apart = difference(ours.result, other.result) if pair.same else NAN
+    notes = [
+        pair.note,
+        pair.slower if ours.seconds > other.seconds else "",
+        f"NOT THE SAME to {CLOSE:g}" if apart > CLOSE else "",
+    ]
+    return Row(
+        claim=pair.claim,
+        ours=pair.ours,
+        ours_value=1e3 * ours.seconds,
+        other=pair.other,
+        other_value=1e3 * other.seconds,
+        unit="ms",
+        ratio=ratio,
+        of=of,
+        target=str(pair.target),
+        met=pair.target.met(ratio),
+        difference=apart,
+        note="; ".join(note for note in notes if note),
+    )
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The slope of a side in its plot, from what was measured before."""
+
+    claim: str
+    plot: str
+    side: str
+    target: Target = field(default_factory=Target)
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        mine = sorted((one.size, one.ms) for one in run.points if (one.plot, one.side) == (self.plot, self.side))
+        if run.only not in self.claim or len(mine) < 2:
+            return
+        (small, before), (large, after) = mine[-min(FITTED, len(mine))], mine[-1]
+        found = slope([x[0] for x in mine], [x[1] for x in mine])
+        names = f"{self.side}, size {large}", f"size {small}"
+        words = "the slope of log time against log size"
+        yield Row(
+            self.claim, names[0], after, names[1], before, "ms", found, "slope", str(self.target),
+            self.target.met(found), NAN, words,
+        )  # fmt: skip
+
+
+def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
+    """Of the logarithms, fitted to the largest sizes."""
+    logs = np.log(np.array([sizes[-FITTED:], values[-FITTED:]], dtype=float))
+    return float(np.polyfit(logs[0], logs[1], 1)[0])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What forward and backward of optimal transport take at most, in a process of their own."""
+
+    size: int
+    target: Target
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        claim = f"transport {self.size} x {self.size}: memory of forward and backward"
+        if run.only not in claim:
+            return
+        words = [sys.executable, "-m", "experiments.bench.memory", str(self.size), "1"]
+        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+        taken = int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
+        plan = 8 * self.size**2 / 1e6
+        yield Row(
+            claim, "peak above the inputs", taken, "the plan", plan, "MB", taken / plan, "ours / other",
+            str(self.target), self.target.met(taken / plan), NAN, "a fresh process",
+        )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Every speed claim as a ratio of two times that are measured in the same run, on one thread.
+
+The absolute times say more about the machine than about the library; the ratios are what is claimed. Both sides of a
+ratio must give the same gradient, and by how much they differ stands beside it. Nothing here can fail: a ratio that
+misses its target is marked, and a library to compare with that is not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, fields, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from declarative.table import as_html, as_text
+
+from ..report.markup import uri
+from . import nodes as bench_nodes
+from . import plots as bench_plots
+from . import problems as bench_problems
+from .peers import Peers
+from .rows import Point, Row, Run, Study
+from .timing import one_thread
+
+HEAD = ["claim", "ours", "takes", "other", "takes", "unit", "ratio", "of", "target", "met", "difference", "note"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command line."""
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose claim contains it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print a table, and leave tables, plots and a piece of the report in ``bench``."""
+    plan = Run(args.only, 0.0, 1) if args.quick else Run(args.only)
+    rows = []
+    with warnings.catch_warnings(), one_thread(), Peers() as peers:
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the peers, for their authors
+        for row in (row for study in studies(args.quick, peers) for row in study.rows(plan)):
+            rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims
+            print(f"{row.claim}: {row.ratio:.3g} {rows[-1].met}".rstrip(), flush=True)
+    if not rows:
+        raise ValueError(f"no claim contains {args.only!r}.")
+    print(as_text(HEAD, [cells(row) for row in rows]))
+    out = args.out / "bench"
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(out / "bench.csv", Row, rows)
+    write_csv(out / "growth.csv", Point, plan.points)
+    plots = bench_plots.draw(out, plan.points)
+    (out / "bench.html").write_text(piece(rows, plots), encoding="utf-8")
+    print(f"{summary(rows)} Written to {out}.")
+    return 0
+
+
+def studies(quick: bool, peers: Peers) -> Iterator[Study]:
+    """All of them, one after the other."""
+    yield from bench_nodes.studies(quick, peers)
+    yield from bench_problems.studies(quick)
+
+
+def cells(row: Row) -> list[str]:
+    """A row for a reader."""
+    ours, other = (f"{value:.3g}" for value in (row.ours_value, row.other_value))
+    close = "" if row.difference != row.difference else f"{row.difference:.0e}"
+    ratio = "" if row.ratio != row.ratio else f"{row.ratio:.3g}"
+    return [
+        row.claim, row.ours, ours, row.other, other, row.unit, ratio, row.of, row.target, row.met, close, row.note,
+    ]  # fmt: skip
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many targets are met."""
+    words = [row.met for row in rows if row.target]
+    skipped = sum(row.note.startswith("skipped") for row in rows)
+    told = f", {skipped} row(s) skipped for a missing library" if skipped else ""
+    return f"{words.count('yes')} of {len(words)} targets met, {words.count('MISSED')} missed{told}."
+
+
+def write_csv(path: Path, kind: type[Any], items: Sequence[Any]) -> None:
+    """The items, one per line, under the names of their fields."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(kind)])
+        writer.writerows(astuple(item) for item in items)
+
+
+def piece(rows: Sequence[Row], plots: Sequence[Path]) -> str:
+    """A piece of the report."""
+    missed = [row.claim for row in rows if row.met == "MISSED"]
+    told = f"<p>Missed: {escape('; '.join(missed))}.</p>" if missed else ""
+    pictures = "".join(f'<img class="plain" alt="{path.stem}" src="{uri(path.read_bytes())}">' for path in plots)
+    return f"""<p>{summary(rows)} Each row compares two ways to compute the same gradient, in turns in one run, on one
+thread, in float64; <i>difference</i> is that of the two gradients. The ratio is either how many times as long the other
+way takes (other / ours) or what share of its time ours does (ours / other).</p>
+{told}
+<div class="figures">{pictures}</div>
+<details><summary>All ratios</summary>{as_html(HEAD, [cells(row) for row in rows])}</details>"""

@@ -1,0 +1,1 @@
+"""The ready-made layers against cvxpylayers."""

@@ -1,0 +1,1 @@
+"""The propositions, tested by simulation."""

@@ -1,0 +1,98 @@
+"""The plots of the theory experiment, in colours that the colour-blind can tell apart (Okabe and Ito)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from .simulation import Estimate, WorstCase
+
+BLUE, ORANGE, VERMILION, SKY = "#0072B2", "#E69F00", "#D55E00", "#56B4E9"
+ESTIMATE = "estimate, joint 99.9 % interval"
+
+
+def draw(out: Path, estimates: list[Estimate], worst: list[WorstCase], spectrum: tuple[float, float]) -> None:
+    """Write the three plots."""
+    _save(out / "theory_worst_case.png", _draw_worst_case, worst)
+    _save(out / "theory_normalisation.png", _draw_normalisation, estimates, spectrum)
+    _save(out / "theory_m_minus_p.png", _draw_degrees_of_freedom, estimates)
+
+
+def _save(path: Path, draw_into: Any, *arguments: Any) -> None:
+    figure = Figure(figsize=(7, 4.5), layout="constrained")  # no pyplot: nothing global, no display
+    FigureCanvasAgg(figure)
+    draw_into(figure.add_subplot(), *arguments)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_worst_case(ax: Any, worst: Sequence[WorstCase]) -> None:
+    condition = [row.condition for row in worst]
+    ax.plot(
+        condition, [row.upper for row in worst], color=VERMILION, ls="--", label="paper's upper bound (1 + cond) / 2"
+    )
+    ax.plot(condition, [row.sharp for row in worst], color=ORANGE, label="sharp upper bound, grows like sqrt(cond)")
+    ax.fill_between(
+        condition,
+        [row.lowest for row in worst],
+        [row.highest for row in worst],
+        color=SKY,
+        alpha=0.5,
+        label="random constraints, closed form",
+    )
+    ax.plot(condition, [row.searched for row in worst], "o", color=BLUE, label="the largest, found by search over w")
+    ax.plot(condition, [row.lower for row in worst], color="black", ls=":", label="lower bound 1")
+    ax.set(
+        xscale="log", yscale="log", xlabel="condition number of H", ylabel="max over |w| = 1 of w'(aa'H⁻¹ / a'H⁻¹a)w"
+    )
+    ax.set_title("Proposition 2.2: above 1, some incoming gradient turns descent into ascent", fontsize=10)
+    ax.legend(fontsize=8)
+
+
+def _draw_normalisation(ax: Any, estimates: Sequence[Estimate], spectrum: tuple[float, float]) -> None:
+    ax.axhline(0, color="black", lw=0.8)
+    ax.axvspan(*spectrum, color="0.9", label="λ within the spectrum of Ĥ: the sign is open")
+    for rule, colour, marker in (("unconstrained", VERMILION, "o"), ("curvature", BLUE, "s")):
+        rows = [row for row in estimates if row.rule == rule and not math.isnan(row.multiplier)]
+        rows = [row for row in rows if "H_hat < 0" not in row.proposition]
+        below = [row for row in rows if row.multiplier < spectrum[0]]
+        above = [row for row in rows if row.multiplier > spectrum[1]]
+        between = [row for row in rows if spectrum[0] < row.multiplier < spectrum[1]]
+        for part, style, label in ((below, "-", f"{rule}: prediction"), (above, "-", None), (between, "x", None)):
+            ax.plot([row.multiplier for row in part], [row.predicted for row in part], style, color=colour, label=label)
+        _intervals(ax, [row.multiplier for row in rows], rows, f"{rule}: {ESTIMATE}", colour, marker)
+    ax.text(0.02, 0.03, "below 0: ascends on average", transform=ax.transAxes, fontsize=9, style="italic")
+    ax.text(0.98, 0.93, "above 0: descends on average", transform=ax.transAxes, fontsize=9, style="italic", ha="right")
+    ax.set(xlabel="multiplier λ of the normalisation constraint", ylabel="E[g'ĝ]")
+    ax.set_title("Propositions 2.5 and 2.6: ignoring the constraint's curvature can turn the sign", fontsize=10)
+    ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 0.08))
+
+
+def _draw_degrees_of_freedom(ax: Any, estimates: Sequence[Estimate]) -> None:
+    plain = [row for row in estimates if math.isnan(row.multiplier)]
+    free = sorted({row.m - row.p for row in plain})
+    ax.hlines(free, [x - 0.45 for x in free], [x + 0.45 for x in free], color="black", lw=1, label="prediction m - p")
+    conditions = sorted({row.condition for row in plain})
+    for rule, label, colour, marker, offset in (
+        ("unconstrained", "linear constraints, unconstrained (2.3, 2.4)", VERMILION, "o", -0.3),
+        ("curvature", "curved constraints, curvature (extension)", BLUE, "s", 0.1),
+    ):
+        rows = [row for row in plain if row.rule == rule]
+        places = [row.m - row.p + offset + 0.1 * conditions.index(row.condition) for row in rows]
+        _intervals(ax, places, rows, f"{label}: {ESTIMATE}", colour, marker)
+    told = ", ".join(f"{condition:g}" for condition in conditions)
+    ax.set(xlabel=f"free directions m - p (side by side: cond(Ĥ) = {told})", ylabel="E[g'ĝ]")
+    ax.set_title("On average the approximation descends by as much as there are free directions", fontsize=10)
+    ax.legend(fontsize=8)
+
+
+def _intervals(
+    ax: Any, places: Sequence[float], rows: Sequence[Estimate], label: str, colour: str, marker: str
+) -> None:
+    means, widths = [row.mean for row in rows], [row.half_width for row in rows]
+    ax.errorbar(places, means, widths, fmt=marker, color=colour, ms=4, capsize=3, label=label)

@@ -1,0 +1,152 @@
+"""How a problem ends is data: one status per problem, the others untouched."""
+
+import pickle
+
+import pytest
+import torch
+
+from declarative import Chain, ClosedForm, DeclarativeNode, Newton, NumericalWarning, Scipy, SolverError, Status
+from tests.support.helpers import DOUBLE, half_square, relative
+from tests.support.nlp import rosenbrock
+
+# kind 0: solvable; 1: infeasible; 2: unbounded; 3: not finite
+KINDS = torch.tensor([0.0, 1.0, 0.0, 2.0, 3.0, 0.0], dtype=DOUBLE)
+EXPECTED = [
+    Status.CONVERGED,
+    Status.INFEASIBLE,
+    Status.CONVERGED,
+    Status.UNBOUNDED,
+    Status.NOT_FINITE,
+    Status.CONVERGED,
+]
+
+
+def objective(kind, x, u):
+    bowl = (u - x).square().sum()
+    return torch.where(kind == 2, x.square().sum() - u.sum(), torch.where(kind == 3, (u.sum() - 1e6).log(), bowl))
+
+
+def equality(kind, _, u):
+    return torch.where(kind == 1, u.square().sum() + 1, torch.where(kind == 2, 0.0 * u[0], u.sum() - 1))
+
+
+def plane(x):
+    return x - (x.sum(-1, keepdim=True) - 1) / 3
+
+
+@pytest.mark.parametrize("solver", ["newton", None], ids=["newton", "default"])
+def test_infeasible_unbounded_and_undefined_problems_in_one_batch(solver):
+    x = torch.randn(6, 3, dtype=DOUBLE, requires_grad=True)
+    node = DeclarativeNode(objective, equality, solver=solver, start=3, on_failure="mask")
+    with pytest.warns(NumericalWarning, match="3 of 6 problems"):
+        solution = node.solve(KINDS, x)
+    assert solution.status == EXPECTED
+    good = solution.converged
+    alone = DeclarativeNode(half_square, lambda _, u: u.sum() - 1, solver=solver, start=3)(x[good])
+    assert relative(solution.y[good], plane(x[good])) < 1e-10
+    assert relative(alone, plane(x[good])) < 1e-10
+    (g,) = torch.autograd.grad(solution.y[good].pow(3).sum(), x)
+    (truth,) = torch.autograd.grad(plane(x[good]).pow(3).sum(), x)
+    assert relative(g[good], truth[good]) < 1e-9
+    assert torch.equal(g[~good], torch.zeros_like(g[~good]))
+
+
+def test_failed_problems_do_not_change_the_others_by_a_bit():
+    x = torch.randn(6, 3, dtype=DOUBLE)
+    node = DeclarativeNode(objective, equality, solver="newton", start=3, on_failure="mask")
+    with pytest.warns(NumericalWarning):
+        mixed = node(KINDS, x)
+    good = KINDS == 0
+    clean = node(torch.zeros(6, dtype=DOUBLE), x)
+    assert torch.equal(mixed[good], clean[good])
+
+
+def test_one_infeasible_problem_of_256():
+    x = torch.randn(256, 3, dtype=DOUBLE, requires_grad=True)
+    kinds = torch.zeros(256, dtype=DOUBLE)
+    kinds[77] = 1
+    node = DeclarativeNode(objective, equality, start=3, on_failure="mask")
+    with pytest.warns(NumericalWarning, match="1 of 256"):
+        solution = node.solve(kinds, x)
+    assert [i for i, status in enumerate(solution.status) if status is Status.INFEASIBLE] == [77]
+    assert int(solution.converged.sum()) == 255
+    good = solution.converged
+    assert relative(solution.y[good], plane(x[good])) < 1e-10
+    (g,) = torch.autograd.grad(solution.y.pow(3)[good].sum(), x)
+    (truth,) = torch.autograd.grad(plane(x[good]).pow(3).sum(), x)
+    assert relative(g, truth) < 1e-9
+
+
+def test_the_error_carries_everything():
+    x = torch.randn(6, 3, dtype=DOUBLE)
+    node = DeclarativeNode(objective, equality, solver="newton", start=3)
+    with pytest.raises(SolverError) as caught:
+        node(KINDS, x)
+    error = caught.value
+    assert error.indices == [1, 3, 4]
+    text = str(error)
+    for word in ("problem 1: infeasible", "problem 3: unbounded", Status.INFEASIBLE.advice, Status.UNBOUNDED.advice):
+        assert word in text
+    good = KINDS == 0
+    assert relative(error.solution.y[good], plane(x)[good]) < 1e-10
+    again = pickle.loads(pickle.dumps(error))
+    assert again.indices == error.indices
+
+
+def test_every_status_has_advice():
+    for status in Status:
+        assert status.advice.endswith(".")
+        assert len(status.advice.split()) > 2
+
+
+def test_iteration_limit():
+    node = DeclarativeNode(
+        lambda x, u: x * rosenbrock(u),
+        solver=Newton(max_iterations=3),
+        start=torch.tensor([-1.2, 1.0]),
+        on_failure="mask",
+    )
+    with pytest.warns(NumericalWarning, match="iteration_limit"):
+        solution = node.solve(torch.ones(1, dtype=DOUBLE))
+    assert solution.status == [Status.ITERATION_LIMIT]
+
+
+def test_what_newton_leaves_goes_to_scipy_and_is_named():
+    weak = Chain((Newton(max_iterations=1), Scipy(method="SLSQP")))
+    node = DeclarativeNode(
+        lambda x, u: (x * (u - 2)).pow(4).sum() + u.square().sum(), solver=weak, start=torch.tensor([30.0])
+    )
+    solution = node.solve(torch.tensor([[0.0], [1.0]], dtype=DOUBLE))
+    assert solution.solvers == ["Newton", "SLSQP"]
+    assert solution.converged.all()
+
+
+def test_a_solver_that_lies_is_found_out():
+    node = DeclarativeNode(half_square, solver=ClosedForm(lambda x: x + 1e-3), on_failure="mask")
+    with pytest.warns(NumericalWarning, match="not_optimal"):
+        solution = node.solve(torch.zeros(2, 3))
+    assert solution.status == [Status.NOT_OPTIMAL] * 2
+
+
+def test_kinks_are_told_where_a_gradient_will_be_taken():
+    box = DeclarativeNode(half_square, inequality=lambda _, u: u - 1, solver=lambda x: x.clamp(max=1.0))
+    x = torch.tensor([[0.5, 1.0], [0.0, 2.0]], dtype=DOUBLE, requires_grad=True)
+    box(x.detach())
+    with pytest.warns(NumericalWarning, match="1 of 2 problems have a constraint that is just active"):
+        y = box(x)
+    (g,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(g, torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=DOUBLE))
+
+
+def test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan():
+    node = DeclarativeNode(
+        lambda x, w, u: (u - w * x).square().sum() + (w * x).sum(), start=1, in_dims=(0, None), on_failure="mask"
+    )
+    x = torch.tensor([[1.0], [torch.nan]], dtype=DOUBLE)
+    w = torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    with pytest.warns(NumericalWarning, match="1 of 2"):
+        solution = node.solve(x, w)
+    (g,) = torch.autograd.grad(solution.objective[0], w, retain_graph=True)
+    assert g.item() == 1
+    (g,) = torch.autograd.grad(solution.objective[1], w)
+    assert g.item() == 0

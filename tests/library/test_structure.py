@@ -1,0 +1,180 @@
+"""The structure of the Hessian, found or declared: the same gradient as the dense matrix, or a word."""
+
+import pytest
+import torch
+
+from declarative import DeclarativeNode, NumericalWarning
+from declarative.derivatives import WORTH
+from tests.library.test_recording import randn
+from tests.support.helpers import DOUBLE, RULES, relative
+
+KINDS = ["auto", "dense", "diagonal", "matrix-free"]
+
+
+def onto_sphere(x):
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def sphere(**options):
+    return DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2, lambda _, u: (u.square().sum() - 1) / 2, solver=onto_sphere, **options
+    )
+
+
+def sphere_gradient(x, v):
+    y = onto_sphere(x)
+    return (v - y * (y * v).sum(-1, keepdim=True)) / x.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("record", [True, False])
+@pytest.mark.parametrize("hessian", KINDS)
+@pytest.mark.parametrize("n", [3, WORTH + 5])
+def test_every_structure_gives_the_gradient_of_the_sphere(n, hessian, record):
+    node, x, v = sphere(hessian=hessian, record=record), randn(4, n).requires_grad_(), randn(4, n, seed=1)
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(node(x), x, v)
+    assert relative(grad, sphere_gradient(x.detach(), v)) < 1e-12
+
+
+def no_dense_matrix(*_):
+    raise AssertionError("a dense Hessian was assembled")
+
+
+NEVER = [(hessian, rule) for hessian in ("auto", "diagonal") for rule in RULES] + [("matrix-free", "exact")]
+
+
+@pytest.mark.parametrize(("hessian", "rule"), NEVER)
+def test_a_diagonal_hessian_is_never_assembled(hessian, rule, monkeypatch):
+    monkeypatch.setattr("declarative.problem.Batch.hessian", no_dense_matrix)
+    monkeypatch.setattr("declarative.problem.Batch.expand", no_dense_matrix)
+    x = randn(4, WORTH + 5).requires_grad_()
+    assert torch.autograd.grad(sphere(hessian=hessian, gradient=rule)(x).sum(), x)[0].isfinite().all()
+
+
+def tridiagonal(strength, **options):
+    """Neighbours pull at each other; with strength 0 the Hessian is diagonal."""
+    return DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + u.pow(4).sum() + strength * (u[1:] * u[:-1]).sum(),
+        lambda _, u: u.sum() - 1,
+        solver="scipy",
+        start=WORTH + 5,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("strength", [0.0, 1e-12, 1e-8, 0.3])
+def test_even_a_slight_coupling_is_seen(strength):
+    x, v = randn(2, WORTH + 5).requires_grad_(), randn(2, WORTH + 5, seed=1)
+    found = [torch.autograd.grad(tridiagonal(strength, hessian=hessian)(x), x, v)[0] for hessian in ("auto", "dense")]
+    assert relative(*found) < 1e-12
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_false_declaration_is_refused(record):
+    x = randn(2, WORTH + 5).requires_grad_()
+    y = tridiagonal(0.3, hessian="diagonal", record=record)(x)
+    with pytest.raises(ValueError, match="the Hessian is not diagonal here"):
+        torch.autograd.grad(y.sum(), x)
+
+
+def test_a_hessian_that_is_diagonal_at_one_point_only_has_a_second_derivative():
+    n = WORTH + 5  # at w = 0 the Hessian is diagonal, but its derivative with respect to w is not
+
+    def solve(w, x):
+        matrix = torch.eye(n, dtype=DOUBLE) + w.unsqueeze(-1) * coupling
+        return torch.linalg.solve(matrix, x.unsqueeze(-1)).squeeze(-1)
+
+    coupling = torch.ones(n, n, dtype=DOUBLE) - torch.eye(n, dtype=DOUBLE)
+    node = DeclarativeNode(
+        lambda w, x, u: u.square().sum() / 2 + w[0] * (u.sum().square() - u.square().sum()) / 2 - x @ u, solver=solve
+    )
+    w, x = torch.zeros(2, 1, dtype=DOUBLE, requires_grad=True), randn(2, n).requires_grad_()
+    second = []
+    for function in (node, solve):
+        (first,) = torch.autograd.grad(function(w, x).square().sum(), x, create_graph=True)
+        second.append(torch.autograd.grad(first.sum(), w)[0])
+    assert relative(*second) < 1e-10
+
+
+@pytest.mark.parametrize("hessian", KINDS[:3])
+def test_inequalities_with_a_diagonal_hessian(hessian):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2 * 3,
+        lambda _, u: u.sum() - 1,
+        lambda _, u: -u,
+        start=WORTH + 1,
+        hessian=hessian,
+        record=True,
+    )
+    x = randn(3, WORTH + 1).requires_grad_()
+    for _ in range(2):
+        y = node(x)
+        (grad,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)
+    free = (y > 1e-9).to(DOUBLE)
+    v = torch.zeros_like(y)
+    v[:, 0], v[:, 1] = 1.0, 2.0
+    expected = free * (v - (free * v).sum(-1, keepdim=True) / free.sum(-1, keepdim=True))
+    assert relative(grad, expected) < 1e-9
+
+
+def stiff(n, **options):
+    """A dense Hessian with a spread of curvatures, and constraints."""
+    weights = torch.logspace(0, 3, n, dtype=DOUBLE)
+    mixing = torch.linalg.qr(randn(n, n, seed=7)).Q
+    normals = randn(3, n, seed=8)
+    matrix = mixing.T @ torch.diag(weights) @ mixing
+    kkt = torch.cat([torch.cat([matrix, normals.T], 1), torch.cat([normals, torch.zeros(3, 3, dtype=DOUBLE)], 1)])
+
+    def solve(x):
+        right = torch.cat([x, torch.ones(len(x), 3, dtype=DOUBLE)], -1)
+        return torch.linalg.solve(kkt, right.T).T[:, :n]
+
+    node = DeclarativeNode(
+        lambda x, u: u @ matrix @ u / 2 - x @ u, lambda _, u: normals @ u - 1, solver=solve, **options
+    )
+    return node, torch.linalg.inv(kkt)[:n, :n]
+
+
+def test_without_a_matrix(monkeypatch):
+    monkeypatch.setattr("declarative.problem.Batch.hessian", no_dense_matrix)
+    monkeypatch.setattr("declarative.problem.Batch.expand", no_dense_matrix)
+    node, inverse = stiff(60, hessian="matrix-free")
+    x, v = randn(2, 60).requires_grad_(), randn(2, 60, seed=1)
+    (grad,) = torch.autograd.grad(node(x), x, v)
+    assert relative(grad, v @ inverse) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["all taken up", "nearly all taken up"])
+def test_without_a_matrix_where_the_constraints_take_up_the_gradient(kind):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + (u[1:] - u[:-1]).square().sum(),
+        lambda _, u: u.sum() - 1,
+        solver="scipy",
+        start=30,
+        hessian="matrix-free",
+    )
+    dense = DeclarativeNode(
+        node._spec.problem.objective, node._spec.problem.equality, solver="scipy", start=30, hessian="dense"
+    )
+    x, v = randn(2, 30).requires_grad_(), torch.full((2, 30), 0.7, dtype=DOUBLE)
+    v[:, 0] += 0.0 if kind == "all taken up" else 1e-9
+    found, truth = (torch.autograd.grad(one(x), x, v)[0] for one in (node, dense))
+    assert (found - truth).abs().max() < 1e-14
+
+
+def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_told():
+    node = DeclarativeNode(  # a saddle point, for the reduced Hessian is indefinite
+        lambda x, u: (u[0] * u[1] - x @ u) + u[2].square(),
+        solver=lambda x: torch.stack([x[:, 1], x[:, 0], x[:, 2] / 2], -1),
+        hessian="matrix-free",
+    )
+    x, v = randn(2, 3).requires_grad_(), torch.tensor([[1.0, -2.0, 0.5], [3.0, -1.0, 1.0]], dtype=DOUBLE)
+    y = node(x)
+    with pytest.warns(NumericalWarning, match="the dense system was solved instead"):
+        (grad,) = torch.autograd.grad(y, x, v)
+    assert relative(grad, torch.stack([v[:, 1], v[:, 0], v[:, 2] / 2], -1)) < 1e-12
+
+
+def test_hessian_must_be_a_choice():
+    with pytest.raises(ValueError, match="hessian must be one of 'auto', 'dense', 'diagonal', 'matrix-free'"):
+        sphere(hessian="sparse")

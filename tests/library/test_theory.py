@@ -1,0 +1,108 @@
+"""The theory experiment: it succeeds, it writes what it promises, and it can fail."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.theory import simulation as theory
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the grid, so that several runs are affordable."""
+    monkeypatch.setattr(theory, "LINEAR", ((4, 1), (6, 3)))
+    monkeypatch.setattr(theory, "CURVED", ((5, 2),))
+    monkeypatch.setattr(theory, "MULTIPLIERS", (-2.0, 2.0, 8.0))
+    monkeypatch.setattr(theory, "MIRRORED", (4.0,))
+    monkeypatch.setattr(theory, "CONDITIONS", (1.0, 100.0))
+
+
+@pytest.mark.usefixtures("small")
+def test_all_predictions_hold_and_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert theory.run(tmp_path, samples=2000) == 0
+    assert "19 of 19 predictions hold" in capsys.readouterr().out
+    with open(tmp_path / "theory_expectations.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["proposition"] for row in rows} >= {"2.3", "2.4", "2.5", "2.6", "extension", "2.6, H_hat < 0"}
+    ascending = [row for row in rows if float(row["case"]) < 0]
+    assert len(ascending) == 1
+    assert float(ascending[0]["mean"]) < 0
+    for name in ("theory_worst_case", "theory_normalisation", "theory_m_minus_p"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def tiny(small: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """One estimate of each kind and no plots, for the runs that are to fail."""
+    monkeypatch.setattr(theory, "LINEAR", ((4, 1),))
+    monkeypatch.setattr(theory, "CURVED", ())
+    monkeypatch.setattr(theory, "MULTIPLIERS", (8.0,))
+    monkeypatch.setattr(theory, "MIRRORED", ())
+    monkeypatch.setattr(theory.theory_plots, "draw", lambda *_: None)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_part_that_is_to_fail_succeeds_by_itself(tmp_path: Path) -> None:
+    assert theory.run(tmp_path, samples=2000) == 0
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("name", ["expected_linear", "expected_normalised", "expected_curvature"])
+def test_a_wrong_prediction_fails_the_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = getattr(theory, name)
+    monkeypatch.setattr(theory, name, lambda *arguments: right(*arguments) + 1)
+    assert theory.run(tmp_path, samples=2000) == 1
+    assert "NO" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_wrong_bound_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theory, "sharp_upper_bound", lambda hessian: torch.ones(hessian.shape[0], dtype=hessian.dtype))
+    assert theory.run(tmp_path, samples=1000) == 1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_wrong_sign_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = theory.normalised_case
+    monkeypatch.setattr(theory, "normalised_case", lambda *arguments: -right(*arguments))
+    assert theory.run(tmp_path, samples=1000) == 1
+
+
+def test_intervals_share_one_level() -> None:
+    """With twenty times as many estimates each interval is wider, and one estimate has the plain 99.9 % interval."""
+    row = theory.Estimate("2.3", "unconstrained", 4, 1, 1.0, float("nan"), 0, 3.0, 3.0, 1.0)
+    (alone,) = theory.judge([row])
+    many = theory.judge([row] * 20)
+    assert alone.half_width == pytest.approx(3.2905, abs=1e-4)
+    assert many[0].half_width == pytest.approx(4.0556, abs=1e-4)
+
+
+def test_posed_problems_have_the_derivatives_that_were_chosen() -> None:
+    y, slope = torch.randn(4, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    multipliers = torch.tensor([0.5, -2.0], dtype=torch.float64)
+    basis = torch.randn(3, 4, 4, dtype=torch.float64)
+    hessian_hat, *curvature = basis @ basis.mT
+    stacked: Tensor = torch.stack(curvature)
+    posed = theory.Posed.at(y, multipliers, hessian_hat, stacked, slope)
+    d = posed.derivatives
+    torch.testing.assert_close(d.H_hat[0], hessian_hat)
+    torch.testing.assert_close(d.H[0], hessian_hat - torch.einsum("p,pij->ij", multipliers, stacked))
+    torch.testing.assert_close(d.A[0], stacked @ y + slope)
+    torch.testing.assert_close(d.multipliers[0], multipliers)
+    torch.testing.assert_close(d.B[0], torch.eye(4, dtype=torch.float64))
+
+
+def test_options_and_their_limits(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    theory.add_arguments(parser)
+    assert vars(parser.parse_args(["--samples", "3000"])) == {"samples": 3000, "seed": 0}
+    with pytest.raises(ValueError, match="at least 1000"):
+        theory.run(tmp_path, samples=10)

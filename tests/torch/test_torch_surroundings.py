@@ -1,0 +1,209 @@
+"""Nodes and ready-made layers in the surroundings of PyTorch: devices, tensors without values, models, workers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import multiprocessing
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.data import DataLoader, Dataset
+
+from declarative import DeclarativeNode, check, compare
+from tests.support.citizen import each_problem, each_solver, loss, near, sphere
+from tests.support.helpers import gradients, half_square, normalise, relative
+from tests.support.problem_table import TABLE, Case
+
+# The surroundings: default device and default dtype
+
+
+def everything(case: Case, xs: tuple[Tensor, ...]) -> list[Tensor]:
+    """A forward pass, two backward passes, and all that is known of the solutions."""
+    solution = case.layer.solve(*xs)
+    first = torch.autograd.grad(loss(case.layer(*xs)), xs, create_graph=True)
+    second = torch.autograd.grad(sum((g * g).sum() for g in first) + sum(0 * x.sum() for x in xs), xs)
+    d = case.layer.derivatives(*xs)
+    return [solution.y, solution.multipliers, solution.objective, *first, *second, d.A, d.B, d.C, d.H]
+
+
+@each_problem
+def test_every_tensor_is_made_where_the_inputs_are(case: Case):
+    xs = case.inputs()
+    expected = everything(case, xs)
+    with torch.device("meta"):  # a tensor that is made without a device ends up here, without values
+        found = everything(case, xs)
+    for one, other in zip(found, expected, strict=True):
+        assert one.device.type == "cpu"
+        assert torch.equal(one, other)
+
+
+@each_solver
+def test_every_tensor_of_a_node_is_made_where_the_inputs_are(solver):
+    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    with torch.device("meta"):
+        y = sphere(solver)(x)
+        (g,) = torch.autograd.grad(loss(y), x)
+    truth = normalise(x)
+    assert relative(y, truth) < 1e-12
+    assert relative(g, torch.autograd.grad(loss(truth), x)[0]) < 1e-9
+
+
+def test_a_comparison_does_not_use_the_default_device():
+    x = torch.randn(2, 3, dtype=torch.float64)
+    with torch.device("meta"):
+        assert compare(sphere(), normalise, x, seconds=0).agrees()
+
+
+@pytest.mark.parametrize("tool", ["check", "descent"])
+def test_reports_do_not_use_the_default_device(tool: str):
+    x = torch.randn(2, 3, dtype=torch.float64)
+    with torch.device("meta"):
+        assert check(sphere(), x).passed if tool == "check" else sphere().descent(x, x)["identity"].verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@each_problem
+def test_the_default_dtype_does_not_matter(case: Case, dtype: torch.dtype):
+    xs = case.inputs(torch.float32)
+    expected = everything(case, xs)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = everything(case, xs)
+    finally:
+        torch.set_default_dtype(before)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+# Tensors without values: shapes, for those who plan a model
+
+
+@each_problem
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_shapes_without_values(case: Case, kind: str):
+    xs = case.inputs(torch.float32)
+    expected = case.layer(*xs)
+    plain = [x.detach() for x in xs]
+    mode = FakeTensorMode() if kind == "fake" else contextlib.nullcontext()
+    with mode:
+        blank = [(x.to("meta") if kind == "meta" else mode.from_tensor(x)).requires_grad_() for x in plain]
+        y = case.layer(*blank)
+        grads = torch.autograd.grad(y.sum(), blank)
+    assert (y.shape, y.dtype) == (expected.shape, expected.dtype)
+    assert [g.shape for g in grads] == [x.shape for x in xs]
+    if kind == "meta":
+        for method in (case.layer.solve, case.layer.derivatives):
+            with pytest.raises(ValueError, match="no values"):
+                method(*blank)
+
+
+@each_solver
+def test_a_node_tells_its_shape_without_values(solver):
+    model = nn.Sequential(nn.Linear(3, 3), sphere(solver), nn.Linear(3, 5))
+    assert model.to("meta")(torch.empty(7, 3, device="meta")).shape == (7, 5)
+
+
+def test_a_formula_that_looks_at_values_says_so():
+    node = DeclarativeNode(half_square, solver=lambda x: x if x.sum() > 0 else x.clone())
+    with pytest.raises(ValueError, match="tell the node the shape of u"):
+        node(torch.empty(2, 3, device="meta"))
+    known = DeclarativeNode(half_square, solver=lambda x: x if x.sum() > 0 else x.clone(), start=3)
+    assert known(torch.empty(2, 3, device="meta")).shape == (2, 3)
+
+
+# Models: compiled, saved, in workers, in threads
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of the compiler's own making
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["transport-uniform", "simplex", "qp", "eigen-largest"])
+def test_layers_in_a_compiled_function(name: str, backend: str):
+    case = next(case for case in TABLE if case.name == name)
+    torch._dynamo.reset()
+    xs, layer = case.inputs(), copy.deepcopy(case.layer)
+
+    def model(*xs: Tensor) -> Tensor:
+        return layer(*xs).sin() * 2.0
+
+    y, expected = torch.compile(model, backend=backend)(*xs), model(*xs)
+    assert relative(y, expected) < 1e-12
+    for one, other in zip(
+        gradients(y, xs, torch.ones_like(y)), gradients(expected, xs, torch.ones_like(y)), strict=True
+    ):
+        assert near(one, other, 1e-12)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about torch
+def test_a_model_compiled_to_machine_code():
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(3, 3), sphere("newton"), nn.Linear(3, 2)).double()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    found = torch.autograd.grad(loss(torch.compile(model, backend="inductor")(x)), list(model.parameters()))
+    expected = torch.autograd.grad(loss(model(x)), list(model.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        assert relative(one, other) < 1e-12
+
+
+def test_saved_weights_fit_a_model_with_nodes():
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(3, 3), sphere("newton"), *(c.layer for c in TABLE[:1]), nn.Linear(3, 2))
+
+    one, other = model(), model()
+    buffer = io.BytesIO()
+    torch.save(one.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    x = torch.randn(4, 3)
+    assert set(one.state_dict()) == {"0.weight", "0.bias", "3.weight", "3.bias"}
+    assert torch.equal(one(x), other(x))
+
+
+class Solved(Dataset):
+    """Each item is a solution, found in the worker; the batch is solved once more when it is put together."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> Tensor:
+        x = torch.tensor([[i + 1.0, 2.0, -i]], dtype=torch.float64)
+        return sphere("newton")(x)[0]
+
+
+def solved_again(items: list[Tensor]) -> Tensor:
+    return sphere("scipy")(2 * torch.stack(items))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_in_the_workers_of_a_loader(start: str):
+    if start not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"this system cannot {start}")
+    loader = DataLoader(Solved(), 3, collate_fn=solved_again, num_workers=1, multiprocessing_context=start)
+    found = torch.cat(list(loader))
+    truth = normalise(torch.tensor([[i + 1.0, 2.0, -i] for i in range(6)], dtype=torch.float64))
+    assert relative(found, truth) < 1e-12
+
+
+@each_problem
+def test_threads_do_not_see_each_other(case: Case):
+    scaled = [tuple((x.detach() * (1 + 0.01 * i)).requires_grad_() for x in case.inputs()) for i in range(4)]
+    if case.name.startswith("transport"):  # whose marginals must keep their mass
+        scaled = [case.inputs() for _ in range(4)]
+
+    def work(xs: tuple[Tensor, ...]) -> list[Tensor]:
+        y = case.layer(*xs)
+        return [y.detach(), *gradients(y, xs, torch.ones_like(y))]
+
+    with ThreadPoolExecutor(4) as pool:
+        threaded = list(pool.map(work, scaled))
+    for found, expected in zip(threaded, map(work, scaled), strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
