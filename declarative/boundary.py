@@ -16,24 +16,22 @@ from .torchside import has_tangent, in_transform, is_mapped
 IN_PLACE = "changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
 
 
-def inspect(batch: Batch, u: Tensor) -> tuple[Batch, bool]:
+def inspect(batch: Batch, u: Tensor) -> Batch:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
 
     Returns:
-        The batch with the constraints counted, and whether a function uses an ``autograd.Function``.
+        The batch with the constraints counted.
 
     Raises:
         ValueError, TypeError: a function returns the wrong thing, does not depend on u, or reaches a tensor that
             requires a gradient other than through its arguments.
     """
-    custom = False
     counts = {"equality": 0, "inequality": 0}
     for name in ("objective", "equality", "inequality"):
         function = getattr(batch.problem, name)
         if function is None:
             continue
-        value, own = _call(batch, name, function, u)
-        custom = custom or own
+        value = _call(batch, name, function, u)
         shape = value.shape[1:]
         if name == "objective" and len(shape):
             raise ValueError(
@@ -46,10 +44,10 @@ def inspect(batch: Batch, u: Tensor) -> tuple[Batch, bool]:
             )
         if name != "objective":
             counts[name] = math.prod(shape)
-    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"]), custom
+    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
 
 
-def _call(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tensor, bool]:
+def _call(batch: Batch, name: str, function: Function, u: Tensor) -> Tensor:
     xs = tuple(x.detach() for x in batch.xs)
     probe = u.detach().clone().requires_grad_()  # a leaf: whatever else requires a gradient was captured
     watched = (*xs, probe)
@@ -61,7 +59,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tenso
         raise ValueError(f"{name} {IN_PLACE}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must return a floating-point tensor, but returned {value.dtype}.")
-    leaves, custom = _ancestors(value)
+    leaves = _ancestors(value)
     captured = [leaf for leaf in leaves if leaf is not probe]
     if captured or (in_transform() and value.requires_grad):
         raise ValueError(_captured_message(name, function, captured))
@@ -70,7 +68,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tenso
             "objective does not depend on u, its last argument, in a differentiable way: every point would be a "
             "solution. Check the order of the arguments (*xs, u), and for .detach() or .item()."
         )
-    return value, custom
+    return value
 
 
 def _tensor_only(name: str, function: Function) -> Function:
@@ -113,21 +111,19 @@ def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[in
             raise ValueError(_captured_message(name, function, []))
 
 
-def _ancestors(value: Tensor) -> tuple[list[Tensor], bool]:
-    """The leaf tensors that require a gradient from which ``value`` was computed; and whether by a Function."""
+def _ancestors(value: Tensor) -> list[Tensor]:
+    """The leaf tensors that require a gradient from which ``value`` was computed."""
     leaves: list[Tensor] = []
-    custom = False
     seen, todo = set(), [value.grad_fn]
     while todo:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        custom = custom or isinstance(node, torch.autograd.function.BackwardCFunction)
         if hasattr(node, "variable"):
             leaves.append(node.variable)
         todo.extend(parent for parent, _ in node.next_functions)
-    return leaves, custom
+    return leaves
 
 
 def _captured_message(name: str, function: Function, captured: Sequence[Tensor]) -> str:

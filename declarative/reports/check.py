@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from ..adaptive import Adaptive
-from ..derivatives import Linearisation
+from ..derivatives import Point
 from ..errors import NumericalWarning
+from ..forward import Call
 from ..gradients import RULES, Exact
-from ..implicit import Call, Solved, _without_failures
+from ..implicit import without_failures
 from ..inputs import Inputs, ordinary_mode
-from ..linear.dense import kkt_matrix, rank_tolerance
+from ..linear.contract import rank_tolerance
+from ..linear.dense import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
-from ..solution import Status
+from ..solution import Solution, Status
 from ..table import as_html
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
@@ -128,7 +130,8 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
 
 def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     masking = node.with_gradient("exact")
-    masking._spec = dataclasses.replace(masking._spec, on_failure="mask")
+    plan = dataclasses.replace(masking._spec.plan, on_failure="mask")
+    masking._spec = spec = dataclasses.replace(masking._spec, plan=plan)
     try:
         inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
     except Exception as error:  # the user's functions may raise anything
@@ -141,17 +144,17 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     yield Line("captured parameters", "none", Grade.PASS)
     yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
     yield _solved_line(solved)
-    good = solved.codes == Status.CONVERGED
-    yield from guarded("optimality", lambda: _optimality_lines(call.linearise(inputs.xs, solved)))
+    good = solved.converged
+    yield from guarded("optimality", lambda: _optimality_lines(spec.point(call, inputs.xs, solved)))
     if not good.any():
         yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
         return
-    safe = _without_failures(call, inputs.xs, solved, good) if not good.all() else (inputs.xs, solved)
-    point = call.linearise(*safe)
+    safe = without_failures(call, inputs.xs, solved) if not good.all() else (inputs.xs, solved)
+    point = spec.point(call, *safe)
     yield from guarded("second order", lambda: _second_order_lines(point))
     for i in range(len(xs)):
         if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
-            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(call, inputs, i)]))  # type: ignore[misc]
+            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(spec, call, inputs, i)]))  # type: ignore[misc]
     yield from guarded("gradient rule", lambda: _rule_lines(node, point))
 
 
@@ -173,7 +176,7 @@ def _error_line(error: Exception) -> Line:
     return Line("captured parameters" if captured else "callables", message, Grade.FAIL, notes)
 
 
-def _callables_line(inputs: Inputs, solved: Solved) -> Line:
+def _callables_line(inputs: Inputs, solved: Solution) -> Line:
     p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
     shape = tuple(solved.y.shape[1:])
     value = f"{inputs.size} problem(s), u of shape {shape}, {p} equality and {q} inequality constraint(s)"
@@ -182,7 +185,7 @@ def _callables_line(inputs: Inputs, solved: Solved) -> Line:
     return Line("callables", value, Grade.PASS)
 
 
-def _dtype_line(call: Call, inputs: Inputs, solved: Solved) -> Line:
+def _dtype_line(call: Call, inputs: Inputs, solved: Solution) -> Line:
     one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
     functions = {name: getattr(call.spec.problem, name) for name in ("objective", "equality", "inequality")}
     returned = {name: f(*one, solved.y[0]).dtype for name, f in functions.items() if f is not None}
@@ -192,11 +195,11 @@ def _dtype_line(call: Call, inputs: Inputs, solved: Solved) -> Line:
         advice = "Make constants of the inputs' dtype, for example with x.new_tensor(...) or .to(x)."
         return Line("dtype", f"{value}, but {' and '.join(others)}", Grade.WARN, advice)
     if inputs.dtype != inputs.work:
-        return Line("dtype", value, Grade.WARN, f"Solved in {inputs.work}, rounded to {inputs.dtype}.")
+        return Line("dtype", value, Grade.WARN, f"Solution in {inputs.work}, rounded to {inputs.dtype}.")
     return Line("dtype", value, Grade.PASS)
 
 
-def _solved_line(solved: Solved) -> Line:
+def _solved_line(solved: Solution) -> Line:
     total, failed = len(solved.codes), solved.codes[solved.codes != Status.CONVERGED]
     iterations = f"{solved.iterations.double().mean():.1f} iterations on average"
     value = f"{total - len(failed)} of {total} problems, {iterations}"
@@ -206,7 +209,7 @@ def _solved_line(solved: Solved) -> Line:
     return Line("solved", value, Grade.FAIL, " ".join(f"{kind.name.lower()}: {kind.advice}" for kind in kinds))
 
 
-def _optimality_lines(point: Linearisation) -> Iterator[Line]:
+def _optimality_lines(point: Point) -> Iterator[Line]:
     batch, u = point.batch, point.u
     found = assess(batch, u)
     tolerance = optimality_tolerance(u.dtype)
@@ -230,7 +233,7 @@ def _optimality_lines(point: Linearisation) -> Iterator[Line]:
         yield Line("strict complementarity", value, Grade.WARN if weak else Grade.PASS, advice if weak else "")
 
 
-def _second_order_lines(point: Linearisation) -> Iterator[Line]:
+def _second_order_lines(point: Point) -> Iterator[Line]:
     if point.batch.m > LARGE:
         names = ("rank of A", "minimum", "conditioning")
         yield from (Line(name, f"not tested for more than {LARGE} variables", Grade.SKIP) for name in names)
@@ -288,13 +291,13 @@ def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundan
     return Line("conditioning", value, Grade.PASS)
 
 
-def _gradient_line(call: Call, inputs: Inputs, i: int) -> Line:
+def _gradient_line(spec: Spec, call: Call, inputs: Inputs, i: int) -> Line:
     """Compare the exact gradient of input i with finite differences of the solver, in float64 if the callables can."""
     name = f"gradient of input {i}"
     try:
-        return _judge_gradient(name, compare_gradient(call, inputs, i, torch.float64), torch.float64)
+        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, torch.float64), torch.float64)
     except Exception:  # constants of another dtype, most likely: then in the precision of the inputs
-        return _judge_gradient(name, compare_gradient(call, inputs, i, inputs.work), inputs.work)
+        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, inputs.work), inputs.work)
 
 
 def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
@@ -319,7 +322,7 @@ def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
     return Line(name, value, Grade.WARN if notes else Grade.PASS, " ".join(notes))
 
 
-def _rule_lines(node: DeclarativeNode, point: Linearisation) -> Iterator[Line]:
+def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     rule = node.gradient.cheap if isinstance(node.gradient, Adaptive) else node.gradient
     wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
     if isinstance(rule, Exact) or not wanted:
