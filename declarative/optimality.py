@@ -111,7 +111,7 @@ def assess(
     """
     dtype = dtype or u.dtype
     if multipliers is None:
-        multipliers = estimate_multipliers(_Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure), dtype)
+        multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
     terms = _Terms.at(batch, u, multipliers, structure)
     multipliers, active, weak = terms.active_set(dtype)
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
@@ -224,11 +224,12 @@ class _Terms:
         return torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
 
 
-def estimate_multipliers(terms: _Terms, dtype: torch.dtype) -> Tensor:  # (batch, k)
-    """Least-squares multipliers of the tight constraints, those of inequalities with the right sign."""
+def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure = "auto") -> Tensor:  # (batch, k)
+    """Least-squares multipliers of the constraints with a slack below ``near``, relatively, with the right sign."""
+    terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
     bend = terms.system.diagonal_entries().abs()
     size = times(terms.jacobian.abs(), torch.maximum(terms.u.abs(), _ratio(terms.force, bend)))
-    tight = terms.equality | (-terms.values <= optimality_tolerance(dtype) * size)
+    tight = terms.equality | (-terms.values <= near * size)
     multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, terms.force)
     for _ in range(TRIES):  # leaving out those that would pull
         wrong = ~terms.equality & (multipliers > 0)

@@ -54,22 +54,15 @@ def proves_unbounded(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size
 
 
 def proves_infeasible(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
-    """Which problems are shown to be infeasible, near u; that phi is convex is tested at several points."""
-    if not batch.k:
+    """Which problems are shown to be infeasible, from u or from the start; phi is tested at several points."""
+    if not batch.k or not batch.size:
         return torch.zeros(batch.size, dtype=torch.bool, device=u.device)
     batch = batch.in_double()
     work = next((x.dtype for x in batch.xs if x.is_floating_point()), u.dtype)
     violation = _Violation.of(batch, start.to(work))
-    u = violation.least(u.to(work))
-    weights = violation.weights(u)
-    phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(violation.slope(u), dim=-1)
-    size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
-    proved: Tensor = phi > REACH * slope * size
-    for i in range(POINTS):
-        if not proved.any():
-            break
-        away = DISTANCES[i % len(DISTANCES)] * size.unsqueeze(-1) * irregular(u, 0.7 + 0.3 * i)
-        proved = proved & _is_convex(violation.curvature(u + away, weights))
+    proved = violation.proves(u.to(work))
+    if not bool(proved.all()):  # a solver may have run away from where it can be seen
+        proved = proved | violation.proves(start.to(work))
     return proved
 
 
@@ -87,6 +80,20 @@ class _Violation:
             dataclasses.replace(batch, problem=problem, evaluator=None),
             or_one(torch.linalg.vector_norm(batch.jacobian(start), dim=-1)),
         )
+
+    def proves(self, u: Tensor) -> Tensor:  # (size,)
+        """Whether w'c is positive, stationary and convex where the violation is least, near u."""
+        u = self.least(u)
+        weights, batch = self.weights(u), self.batch
+        phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(self.slope(u), dim=-1)
+        size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
+        proved: Tensor = phi > REACH * slope * size
+        for i in range(POINTS):
+            if not proved.any():
+                break
+            away = DISTANCES[i % len(DISTANCES)] * size.unsqueeze(-1) * irregular(u, 0.7 + 0.3 * i)
+            proved = proved & _is_convex(self.curvature(u + away, weights))
+        return proved
 
     def weights(self, u: Tensor) -> Tensor:  # (size, k)
         values, p = self.batch.constraints(u), self.batch.p

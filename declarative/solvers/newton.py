@@ -60,7 +60,8 @@ from .polish import polish
 RUNNING = -1
 BACKTRACKS = 30
 FAR = 1e14  # times its size at the start: a point beyond that is running away
-NUDGES = 4  # how often a problem may be pushed off a saddle point or a point where violations balance
+NUDGES = 4  # how often a problem may be moved off a saddle point
+PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.01  # of the Hessian's diagonal; the factors by which it changes
@@ -397,10 +398,12 @@ class _Loop:
             best = torch.where(better.unsqueeze(-1), place, best)
             least = torch.where(better, missed, least)
         stuck = restoring & (least > (1 - 1e-6) * total)
-        pushed = stuck & (record.nudges < NUDGES)
+        pushed = stuck & (record.nudges < PUSHES)
         if bool(pushed.any()):
-            push = 10.0 ** (record.nudges - 2).to(best.dtype).unsqueeze(-1) * irregular(best, 0.7 + 0.1)
-            best = torch.where(pushed.unsqueeze(-1), best + push * or_one(best.abs().amax(-1, keepdim=True)), best)
+            push = PUSH * 10.0 ** record.nudges.to(best.dtype).unsqueeze(-1) * irregular(best, 0.8)
+            place = best + push * or_one(best.abs().amax(-1, keepdim=True))
+            pushed = pushed & model_at(self.batch, self.scales, place, state.s, state.y).finite()
+            best = torch.where(pushed.unsqueeze(-1), place, best)
         enough = restoring & ((least.sqrt() <= 0.5 * total.sqrt()) | (least <= self.tolerances[0] ** 2)) | pushed
         failures = torch.where(stuck & ~pushed, FAILURES + 1, torch.where(restoring, 0, record.failures))
         goal = torch.where(enough, torch.inf, record.goal)

@@ -11,13 +11,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..optimality import Assessment, assess, optimality_tolerance
+from ..optimality import Assessment, assess, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .compaction import compacted
 
 STEPS = 25  # quadratic convergence needs a handful; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
+ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
@@ -38,6 +39,11 @@ def polish(
     travel = None if start is None else (raw.y - start).abs()
     u = raw.y
     best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel)
+    if raw.multipliers is None and batch.q:  # at a rough point it is not clear which constraints are active
+        for near in ROUGH:
+            new = assess(batch, u, estimate_multipliers(batch, u, near), dtype=dtype, travel=travel)
+            better = _length(new, u) < _length(best, u)
+            best = best.put(better.nonzero().flatten(), new.take(better))
     exact = EXACT * torch.finfo(u.dtype).eps
     improving = (_length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE) & (best.residual > exact)
     for _ in range(STEPS):
