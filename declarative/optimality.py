@@ -7,7 +7,7 @@ With only the constraints that hold with equality, a solution solves R(u, l) = [
 estimates how far away it is: du is a distance in the units of u, entry by entry, whatever the units of f and c are and
 whatever constant is added to f. The point is a solution if
 
-    |du_i| <= tolerance * max(|u_i|, r_i) + noise * e_i      for every entry i,
+    |du_i| <= tolerance * (max(|u_i|, r_i) + e_i / 10)      for every entry i,
 
 where r_i and e_i measure what a change of u_i is in this problem: by r_i it changes one of the conditions by as much as
 the terms that cancel in it (the least such change over all conditions), and e_i = sqrt(F / H_ii) is what changes f by as
@@ -28,13 +28,17 @@ from torch import Tensor
 
 from .linear import System, or_one, times
 from .linear.dense import least_squares
+from .linear.directions import irregular
 from .problem import Batch
 from .structure import Place, Structure
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
-NOISE = 100  # units in the last place of the scale e_i: below that, a distance is zero
+FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
+EXACT = 64  # units in the last place: a distance below that needs no second look
+DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
+NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 TRIES = 3  # of which inequalities are tight
-PROBE_LENGTHS = (1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
+PROBE_LENGTHS = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
@@ -118,14 +122,22 @@ def assess(
     system = terms.system.with_active(active)
     factors = system.factorise(warn=False)
     noise = torch.finfo(dtype).eps
-    step, change = factors(
-        -_without(left, ROUNDING * noise * terms.force), -_without(gap, ROUNDING * noise * terms.terms)
-    )
-    scale = terms.scale(active)
-    floor = NOISE * noise / optimality_tolerance(dtype) * (terms.energy_scale() + (0.0 if travel is None else travel))
-    distance = largest(_ratio(step.abs(), scale + floor))
+    step, change = factors(-left, -gap)
+    scale = terms.scale(active) + FAINT * terms.energy_scale() + noise * u.abs().amax(-1, keepdim=True)
+    tolerance = optimality_tolerance(dtype)
+    if travel is not None:
+        scale = scale + NOISE * noise / tolerance * travel
+    distance = largest(_ratio(step.abs(), scale))
+    pulls = active & ~terms.equality & (multipliers - change > 0) & ~terms.is_small(multipliers - change, tolerance)
+    distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
+    if bool((distance > tolerance).any()):
+        distance = _without_rounding(terms, factors, left, gap, noise, scale, distance)
+    near = distance <= tolerance
+    if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
+        again = _second_step(batch, u + step, multipliers - change, active, factors)
+        distance = torch.where(near, torch.maximum(distance, largest(_ratio(again.abs(), scale))), distance)
     if minimum:
-        near = distance <= optimality_tolerance(dtype)
+        near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, u, multipliers, factors, near), distance, torch.inf)
     distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
     violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
@@ -140,6 +152,24 @@ def assess(
         multiplier_step=-change,
         jacobian=terms.jacobian,
     )
+
+
+def _without_rounding(
+    terms: _Terms, factors: Any, left: Tensor, gap: Tensor, noise: float, scale: Tensor, distance: Tensor
+) -> Tensor:  # (batch,)
+    """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
+    sizes = ((left, terms.force), (gap, terms.terms))
+    step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
+    shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
+    trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
+    return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+
+
+def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
+    """The next Newton step, by the same factors: it is much shorter than the first if a solution is near indeed."""
+    _, left, values, _ = batch.slopes(u, multipliers)
+    step: Tensor = factors(-left, -torch.where(active, values, 0.0))[0]
+    return step.nan_to_num(torch.inf)
 
 
 class Curved(Protocol):
@@ -197,17 +227,29 @@ class _Terms:
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
         strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
-        noise = ROUNDING * torch.finfo(dtype).eps
-        pull = torch.where(pull.abs() * strength <= noise, 0.0, pull)
+        noise, tolerance = ROUNDING * torch.finfo(dtype).eps, kink_tolerance(dtype)
         bend = self.system.diagonal_entries().abs()
+        size = self.reach(bend)
+        # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
+        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        idle = (slack > tolerance * size) & (pull.abs() * torch.maximum(size, slack) <= tolerance * energy)
+        pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
         reach = (self.jacobian.square() / bend.unsqueeze(-2)).nan_to_num(0.0, torch.inf).sum(-1)
         crossing = torch.where(pull == 0, 0.0, pull * reach)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
-        size = times(self.jacobian.abs(), torch.maximum(self.u.abs(), _ratio(self.force, bend)))
-        tolerance = kink_tolerance(dtype)
         weak = ~self.equality & (pull.abs() * strength <= tolerance) & (slack.abs() <= tolerance * size)
         active = self.equality | (((crossing > slack) | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
+
+    def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
+        """Which multipliers do little, beside the other forces."""
+        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))
+        return multipliers.abs() * strength <= tolerance
+
+    def reach(self, bend: Tensor) -> Tensor:  # (batch, k)
+        """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
+        size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), 0.0)
+        return times(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
         """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""
@@ -217,26 +259,33 @@ class _Terms:
         least = torch.minimum(least, by_rows.amin(-2)) if rows.shape[1] else least
         return torch.maximum(self.u.abs(), torch.where(least < torch.inf, least, 0.0))
 
+    def gradient_unit(self) -> Tensor:  # (batch, m)
+        """What a slope is compared with: that of the terms of D_U f or, without any, one that u_i makes as much of."""
+        energy = or_one(largest(self.force * self.u.abs())).unsqueeze(-1)
+        by_size = energy / or_one(self.u.abs())
+        return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
+
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f by as much as its terms F."""
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f by as much as its terms F; not more than u has at all."""
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
-        return torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
+        scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
+        return torch.minimum(scale, self.u.abs().amax(-1, keepdim=True))
 
 
 def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure = "auto") -> Tensor:  # (batch, k)
     """Least-squares multipliers of the constraints with a slack below ``near``, relatively, with the right sign."""
     terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
     bend = terms.system.diagonal_entries().abs()
-    size = times(terms.jacobian.abs(), torch.maximum(terms.u.abs(), _ratio(terms.force, bend)))
-    tight = terms.equality | (-terms.values <= near * size)
-    multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, terms.force)
+    tight = terms.equality | (-terms.values <= near * terms.reach(bend))
+    unit = terms.gradient_unit()
+    multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
     for _ in range(TRIES):  # leaving out those that would pull
         wrong = ~terms.equality & (multipliers > 0)
         if not bool(wrong.any()):
             break
         tight = tight & ~wrong
-        multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, terms.force)
+        multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
     return torch.where(terms.equality, multipliers, multipliers.clamp(max=0.0))
 
 
@@ -290,7 +339,7 @@ def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, direc
     for length in PROBE_LENGTHS:
         sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
         change = (sides - middle).nan_to_num(torch.inf)
-        small = 4 * torch.finfo(u.dtype).eps * torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
+        small = ROUNDING * torch.finfo(u.dtype).eps * torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
         one_sided = (change.abs() <= small).any(0) & (change > small).any(0)
         fallen = fallen | (change < -small).any(0) | one_sided
     return fallen

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..torchside import value_is_hidden
-from .contract import Pair, Solve, System, or_one, rank_tolerance, times, warn_of
+from .contract import Pair, Solve, System, or_one, times, warn_of
 
-EQUILIBRATIONS = 5  # sweeps over the matrix; each brings the logarithms of row sizes to half of what they were
+EQUILIBRATIONS = 8  # sweeps over the matrix; each brings the logarithms of row sizes to half of what they were
 SINGULAR = "is singular (redundant constraints, a repeated eigenvalue, a flat objective or a kink)"
 
 
@@ -91,8 +91,9 @@ class DenseFactorisation:
 
     def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> None:
         self.name = name
-        self.hessian, self.rows, self.finite = _finite_part(hessian, jacobian, active)
-        self.mask = (active & self.finite.unsqueeze(-1)).to(hessian.dtype)
+        self.eps = torch.finfo(hessian.dtype).eps  # of the entries; they are computed with in double precision
+        self.hessian, self.rows, self.finite = _finite_part(hessian.double(), jacobian.double(), active)
+        self.mask = (active & self.finite.unsqueeze(-1)).to(self.hessian.dtype)
         if name is not None and not self.finite.all():
             warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
         self._factorise()
@@ -104,12 +105,12 @@ class DenseFactorisation:
         columns = self.rows * self.unit.unsqueeze(-2)
         self.length = or_one(torch.linalg.vector_norm(columns, dim=-1))  # (batch, k)
         self.scaled, self.scaled_rows = scaled, columns / self.length.unsqueeze(-1)
-        self._schur, self.definite = _factorise_schur(scaled, self.scaled_rows, self.mask)
+        self._schur, self.definite = _factorise_schur(scaled, self.scaled_rows, self.mask, self.eps)
         self.rest = (~self.definite).nonzero().flatten()
 
     @functools.cached_property
     def _whole(self) -> _Whole:
-        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.name)
+        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.name, self.eps)
 
     def curvature(self) -> Tensor:  # (batch,)
         """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
@@ -127,7 +128,7 @@ class DenseFactorisation:
         return none.index_copy(0, self.rest, self._whole.singular) if len(self.rest) else none
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
-        t = t * self.mask
+        dtype, r, t = r.dtype, r.to(self.mask.dtype), t.to(self.mask.dtype) * self.mask
         z, s = self._solve(r, t)
         # Once more for what is left: that mends the last digits, and its size says how many digits were lost.
         pulled = times(self.rows.mT, s)
@@ -138,7 +139,7 @@ class DenseFactorisation:
         z, s = z + change_z, (s + change_s) * self.mask
         if not self.finite.all():
             z = torch.where(self.finite[:, None], z, torch.nan)
-        return z, s
+        return z.to(dtype), s.to(dtype)
 
     def _solve(self, r: Tensor, t: Tensor) -> Pair:
         z, s = self._schur(r * self.unit, t / self.length)
@@ -155,7 +156,7 @@ class DenseFactorisation:
             torch.cat([p / self.unit, q * self.length], -1).abs().amax(-1) for p, q in ((z, s), (change_z, change_s))
         )
         lost = change / or_one(size)
-        bad = (lost > torch.finfo(z.dtype).eps ** 0.5) & self.finite
+        bad = (lost > self.eps**0.5) & self.finite
         bad = bad & ~self.singular() if bool(bad.any()) else bad
         if bool(bad.any()):
             warn_of(
@@ -185,20 +186,20 @@ def _finite_part(hessian: Tensor, jacobian: Tensor, active: Tensor) -> tuple[Ten
     return torch.where(keep, hessian, eye), torch.where(keep, rows, 0.0), finite
 
 
-def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor) -> tuple[Solve, Tensor]:
+def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor, eps: float) -> tuple[Solve, Tensor]:
     """z = H^-1 (r - A' s) with (A H^-1 A') s = A H^-1 r - t, and for which problems this is accurate.
 
     With as many constraints as unknowns z follows from them alone, and not from a small H by cancellation.
     """
     factor, info = torch.linalg.cholesky_ex(hessian)
-    definite = (info == 0) & _well_conditioned(factor, hessian) & (mask.sum(-1) < hessian.shape[-1])
+    definite = (info == 0) & _well_conditioned(factor, hessian, eps) & (mask.sum(-1) < hessian.shape[-1])
     if not definite.all():
         identity = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
         factor = torch.where(definite[:, None, None], factor, identity)
     half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)  # L^-1 A', (batch, m, k)
     complement = half.mT @ half + torch.diag_embed(1 - mask)
     small, info = torch.linalg.cholesky_ex(complement)
-    definite = definite & (info == 0) & _well_conditioned(small, complement)
+    definite = definite & (info == 0) & _well_conditioned(small, complement, eps)
     if not definite.all():
         identity = torch.eye(mask.shape[-1], dtype=hessian.dtype, device=hessian.device)
         small = torch.where(definite[:, None, None], small, identity)
@@ -212,31 +213,30 @@ def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor) -> tuple[Solve
     return solve, definite
 
 
-def _well_conditioned(factor: Tensor, matrix: Tensor) -> Tensor:  # (batch,)
+def _well_conditioned(factor: Tensor, matrix: Tensor, eps: float) -> Tensor:  # (batch,)
     """Whether elimination leaves half of the digits of every diagonal entry: past that, another way is safer."""
     if not matrix.shape[-1]:
         return torch.ones(matrix.shape[0], dtype=torch.bool, device=matrix.device)
     pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    result: Tensor = (pivots.square() > torch.finfo(matrix.dtype).eps ** 0.5 * before).all(-1)
+    result: Tensor = (pivots.square() > eps**0.5 * before).all(-1)
     return result
 
 
 class _Whole:
     """LU where the pivots say that the matrix is regular, its spectrum where they do not."""
 
-    def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, name: str | None) -> None:
+    def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, name: str | None, eps: float) -> None:
         self.m, self.rows, self.mask = hessian.shape[-1], rows, mask
+        self.rank_tolerance = 10 * (self.m + mask.shape[-1]) * eps
         matrix = kkt_matrix(hessian, rows, mask)
-        self.unit = _equilibrated(hessian, rows, mask)
-        self.matrix = matrix * self.unit.unsqueeze(-1) * self.unit.unsqueeze(-2)
-        self.factor, self.pivots, info = torch.linalg.lu_factor_ex(self.matrix)
-        size = torch.diagonal(self.factor, dim1=-2, dim2=-1).abs()
-        eps = torch.finfo(matrix.dtype).eps
-        doubtful = ~((info == 0) & (size.amin(-1) > eps ** (2 / 3) * size.amax(-1)))
+        self.unit, self.matrix, self.factor, self.pivots, quality = _best_units(hessian, rows, mask, matrix)
+        doubtful = quality <= eps ** (2 / 3)
         self.doubtful = doubtful.nonzero().flatten()
         self.singular = torch.zeros_like(doubtful)
         if len(self.doubtful):
-            self._least_norm, irregular = _factorise_spectral(self.matrix[self.doubtful], matrix[self.doubtful])
+            self._least_norm, irregular = _factorise_spectral(
+                self.matrix[self.doubtful], matrix[self.doubtful], self.rank_tolerance
+            )
             self.singular = self.singular.index_copy(0, self.doubtful, irregular)
             self.factor[self.doubtful] = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         if name is not None and self.singular.any():
@@ -263,56 +263,80 @@ class _Whole:
         With rows that depend on each other, rank of them; each one that depends makes a zero eigenvalue of its own.
         """
         values = self._spectrum[0]
-        zero = rank_tolerance(self.matrix) * values.abs().amax(-1, keepdim=True)
+        zero = self.rank_tolerance * values.abs().amax(-1, keepdim=True)
         negative, vanishing = (values < -zero).sum(-1), (values.abs() <= zero).sum(-1)
         k = self.mask.shape[-1]
         rank = torch.full_like(negative, k)
         if bool(vanishing.any()):
-            rank = _rank(self.matrix[:, self.m :, : self.m]) + (self.mask == 0).sum(-1)
+            rank = _rank(self.matrix[:, self.m :, : self.m], self.rank_tolerance) + (self.mask == 0).sum(-1)
         flat = vanishing - (k - rank)
         return torch.where(negative > rank, -1, torch.where(flat > 0, 0, 1))
 
     def flat_directions(self) -> tuple[Tensor, Tensor]:
         values, vectors = self._spectrum
-        zero = values.abs() <= rank_tolerance(self.matrix) * values.abs().amax(-1, keepdim=True)
+        zero = values.abs() <= self.rank_tolerance * values.abs().amax(-1, keepdim=True)
         directions = vectors.mT[:, :, : self.m] * self.unit[:, None, : self.m]
         present = zero & (vectors.mT[:, :, : self.m].abs().amax(-1) > 1e-6)  # and not among the multipliers alone
         return present.nonzero()[:, 0], directions[present]
 
 
-def _rank(rows: Tensor) -> Tensor:  # (batch, k, m) -> (batch,)
+def _rank(rows: Tensor, tolerance: float) -> Tensor:  # (batch, k, m) -> (batch,)
     if not rows.shape[1]:
         return torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
     values = torch.linalg.svdvals(rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True)))
-    tolerance = 10 * max(rows.shape[1:]) * torch.finfo(rows.dtype).eps
     count: Tensor = (values > tolerance * values[:, :1]).sum(-1)
     return count
 
 
-def _equilibrated(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch, m + k)
-    """Units of u and of the constraints in which the largest entry of each row of the KKT matrix is near 1.
+def _best_units(hessian: Tensor, rows: Tensor, mask: Tensor, matrix: Tensor) -> tuple[Tensor, ...]:
+    """Units of u and of the constraints, the matrix in these, its LU factors, and how good they are, per problem.
 
-    H says what the units of u are, so that those of f do not matter; but not where the constraints alone fix u, whose
-    H may be nothing but rounding errors: there A does.
+    H says what the units of u are, so that those of f do not matter; but not where the constraints alone fix u, whose H
+    may be nothing but rounding errors. Where that does not do, all entries have a say.
     """
-    by_curvature = _balanced(hessian)
-    columns = rows * by_curvature.unsqueeze(-2)
-    by_curvature = torch.cat([by_curvature, 1 / or_one(largest_entry(columns))], -1)
+    by_curvature = _balanced(hessian, _by_largest)
+    by_curvature = torch.cat([by_curvature, 1 / or_one(largest_entry(rows * by_curvature.unsqueeze(-2)))], -1)
     fixed = mask.sum(-1, keepdim=True) >= hessian.shape[-1]
-    if not bool(fixed.any()):
-        return by_curvature
-    return torch.where(fixed, _balanced(kkt_matrix(hessian, rows, mask)), by_curvature)
+    if bool(fixed.any()):
+        by_curvature = torch.where(fixed, _balanced(matrix, _by_largest), by_curvature)
+    best = _factorise_in(by_curvature, matrix)
+    if bool((best[-1] > torch.finfo(matrix.dtype).eps ** 0.5).all()):
+        return best
+    by_all = _balanced(matrix, _by_mean)
+    by_all = by_all * _balanced(matrix * by_all.unsqueeze(-1) * by_all.unsqueeze(-2), _by_largest)
+    other = _factorise_in(by_all, matrix)
+    better = other[-1] > best[-1]
+    return tuple(torch.where(better.view(-1, *(1,) * (x.dim() - 1)), y, x) for x, y in zip(best, other, strict=True))
 
 
-def _balanced(matrix: Tensor) -> Tensor:  # (batch, n, n) -> (batch, n)
-    """Factors for rows and columns alike that bring the largest entry of each row near 1; their mean for empty rows."""
+def _factorise_in(unit: Tensor, matrix: Tensor) -> tuple[Tensor, ...]:
+    scaled = matrix * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    factor, pivots, info = torch.linalg.lu_factor_ex(scaled)
+    size = torch.diagonal(factor, dim1=-2, dim2=-1).abs()
+    quality = torch.where(info == 0, size.amin(-1) / or_one(size.amax(-1)), 0.0).nan_to_num(0.0)
+    return unit, scaled, factor, pivots, quality
+
+
+def _balanced(matrix: Tensor, size_of: Callable[[Tensor], Tensor]) -> Tensor:  # (batch, n, n) -> (batch, n)
+    """Factors for rows and columns alike that bring each row to size 1; their mean for empty rows."""
     size = matrix.abs()
     unit = torch.ones_like(size[..., 0])
     for _ in range(EQUILIBRATIONS):
-        unit = unit / or_one(largest_entry(size * unit.unsqueeze(-2)) * unit).sqrt()
+        unit = unit / or_one(size_of(size * unit.unsqueeze(-2)) * unit).sqrt()
     empty = largest_entry(size) == 0
     mean = (torch.where(empty, 0.0, unit.log()).sum(-1) / (~empty).sum(-1).clamp(min=1)).exp()
     return torch.where(empty, mean.unsqueeze(-1), unit)
+
+
+def _by_largest(size: Tensor) -> Tensor:
+    return largest_entry(size)
+
+
+def _by_mean(size: Tensor) -> Tensor:
+    """The geometric mean of the entries of a row that are not zero."""
+    present = size > 0
+    logarithms = torch.where(present, size, 1.0).log()
+    return (logarithms.sum(-1) / present.sum(-1).clamp(min=1)).exp()
 
 
 def largest_entry(matrix: Tensor) -> Tensor:  # (batch, n, m) -> (batch, n)
@@ -320,14 +344,16 @@ def largest_entry(matrix: Tensor) -> Tensor:  # (batch, n, m) -> (batch, n)
     return matrix.abs().amax(-1) if matrix.shape[-1] else matrix.new_zeros(matrix.shape[:-1])
 
 
-def _factorise_spectral(scaled: Tensor, matrix: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+def _factorise_spectral(
+    scaled: Tensor, matrix: Tensor, tolerance: float
+) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """The solution by eigenvalues, and which matrices are singular: those get the solution of least norm.
 
     What is singular is decided in units of the matrix's own; the least norm is that of u in the user's units.
     """
     values = torch.linalg.eigvalsh(scaled)
     size = values.abs()
-    regular = size > rank_tolerance(scaled) * size.amax(-1, keepdim=True)
+    regular = size > tolerance * size.amax(-1, keepdim=True)
     singular = ~regular.all(-1)
     plain = matrix / or_one(matrix.abs().amax((-2, -1), keepdim=True))
     own_values, own_vectors = torch.linalg.eigh(torch.where(singular[:, None, None], plain, scaled))

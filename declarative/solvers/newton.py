@@ -145,7 +145,7 @@ def _iteration(
     solved = (
         (largest(model.violated().abs()) <= tolerances[0])
         & (model.stationarity() <= tolerances[1])
-        & (model.complementarity() <= tolerances[2])
+        & (model.gap(state.u) <= tolerances[2])
         & (nearness(model, step, state.u, scales.start) <= NEAR)
     )
     flags = torch.stack([model.finite(), solved, factors.good & factors.independent, good], -1)
@@ -322,7 +322,7 @@ class _Loop:
 
     def _is_stationary(self, model: Model) -> Tensor:
         feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
-        return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.complementarity() <= 1e-6)
+        return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.gap(self.state.u) <= 1e-6)
 
     def _search(self, model: Model, state: State, factors: Factors, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""

@@ -17,7 +17,7 @@ from ..linear import Pair, or_one, times
 from ..optimality import largest
 from ..problem import Batch
 
-PIVOT = 1e-14  # a pivot that cancelled to less than this fraction of what it was is zero
+PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 BOUNDARY = 0.99  # the fraction of the way to s = 0 that a step may go, at least
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
@@ -102,11 +102,19 @@ class Model(Rows):
         force = largest(times(self.jacobian.mT.abs(), self.y.abs()))
         return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def complementarity(self, barrier: Tensor | None = None) -> Tensor:
-        """The largest deviation of s y from the barrier parameter (from zero without one), relative to large y."""
-        target = 0.0 if barrier is None else barrier.unsqueeze(-1)
+    def complementarity(self, barrier: Tensor) -> Tensor:
+        """The largest deviation of s y from the barrier parameter, relative to large y."""
         y = self.y[:, self.p :]
-        return largest((self.s * y - target).abs()) / (largest(y) / 100).clamp(min=1.0)
+        return largest((self.s * y - barrier.unsqueeze(-1)).abs()) / (largest(y) / 100).clamp(min=1.0)
+
+    def span(self, u: Tensor) -> Tensor:  # (batch, q)
+        """The size of the terms of each inequality: its slack is small or large beside that."""
+        return times(self.jacobian[:, self.p :].abs(), u.abs()).clamp(min=1.0)
+
+    def gap(self, u: Tensor) -> Tensor:
+        """The largest s y, relative to large y and to the terms of an inequality."""
+        y = self.y[:, self.p :]
+        return largest(self.s * y / self.span(u)) / (largest(y) / 100).clamp(min=1.0)
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
@@ -282,10 +290,12 @@ def lowered_barrier(state: State, model: Model, least: float) -> tuple[State, Te
     if not state.s.shape[-1]:
         return state, torch.zeros_like(state.stored, dtype=torch.bool)
     barrier = state.barrier
+    lowest = least * largest(model.y[:, model.p :] * model.span(state.u)).clamp(min=1.0)
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
     for _ in range(3):
         solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
-        barrier = torch.where(solved, torch.minimum(0.2 * barrier, barrier**1.5).clamp(min=least), barrier)
+        barrier = torch.where(solved, torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest), barrier)
+    barrier = torch.minimum(barrier, state.barrier)
     lower = barrier < state.barrier
     fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
     return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..linear.dense import rank_tolerance
+from ..linear.contract import rank_tolerance
 
 
 def descends(g: Tensor, g_hat: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
