@@ -20,12 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import batched_grads
 from .boundary import IN_PLACE, inspect, refuse_captured
 from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
-from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
+from .inputs import InDims, Start, initial_points
 from .linear.contract import full_precision
 from .linear.systems import Prepared
 from .optimality import Assessment, assess, optimality_tolerance
@@ -33,7 +32,7 @@ from .problem import Batch, Problem, flat
 from .recording.cache import Recording, Recordings
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
-from .torchside import plain, value_is_hidden
+from .torchside import are_mapped, map_over, plain, value_is_hidden, without_saved_tensor_hooks
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ class Implicit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        if batched_grads.mapped(given):
-            return batched_grads.map_over(lambda *rows: Implicit._backward(ctx, *rows), given)
+        if are_mapped(given):
+            return map_over(lambda *rows: Implicit._backward(ctx, *rows), given)
         return Implicit._backward(ctx, *given)
 
     @staticmethod

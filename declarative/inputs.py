@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
+
+from .torchside import tracer, without_values
 
 InDims = int | None | tuple[int | None, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Tensor]
@@ -132,11 +132,6 @@ def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
     return dtype
 
 
-def without_values(xs: Sequence[object]) -> bool:
-    """Whether a tensor has a shape but no values: on the meta device, or in ``FakeTensorMode``."""
-    return any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in xs)
-
-
 def refuse_without_values(xs: Sequence[object]) -> None:
     """A solver cannot do without values.
 
@@ -150,40 +145,18 @@ def refuse_without_values(xs: Sequence[object]) -> None:
         )
 
 
-def _autocasts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+def refuse_tracing(xs: Sequence[object]) -> None:
+    """What a solver does depends on values: written down once, it would be wrong for the next ones.
 
-
-@contextlib.contextmanager
-def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
-    """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
-    tensors = [x for x in xs if isinstance(x, Tensor)]
-    device = tensors[0].device.type if tensors else "cpu"
-    if not (torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)):
-        yield xs  # as nearly always
-        return
-    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
-    digits = torch.autocast(device, enabled=False) if known else contextlib.nullcontext()
-    with torch.inference_mode(False), torch.set_grad_enabled(grad), digits:
-        yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
-
-
-@contextlib.contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Suspend the hooks of checkpointing and offloading, which ``torch.func`` does not work with.
-
-    They have nothing to do inside a solver: of what happens there, nothing is saved for a backward pass.
+    Raises:
+        ValueError: operations are being written down and not carried out.
     """
-    engine, hooks = torch._C._autograd, []
-    while (hook := engine._top_saved_tensors_default_hooks(True)) is not None:
-        hooks.append(hook)
-        engine._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for hook in reversed(hooks):
-            engine._push_saved_tensors_default_hooks(*hook)
+    if (name := tracer(xs)) is not None:
+        raise ValueError(
+            f"{name} cannot take in a node, since what its solver does depends on the values of the inputs. Let it "
+            "take the parts of the model before and after the node, and call the node between them; to keep the whole "
+            "model, save its weights (torch.save(model.state_dict(), ...)); to make it faster, use torch.compile."
+        )
 
 
 def check_in_dims(in_dims: object) -> InDims:

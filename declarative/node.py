@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar, cast, get_args
@@ -21,24 +22,30 @@ from .inputs import (
     check_in_dims,
     check_start,
     initial_points,
-    ordinary_mode,
+    refuse_tracing,
     refuse_without_values,
     warm_start,
-    without_values,
 )
 from .problem import Function, Problem
 from .recording.cache import AFTER, Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .theory.descent import DescentReport, analyse_call, inputs_that_count
-from .torchside import transformed
+from .torchside import ordinary_mode, transformed, without_values
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def _opaque(method: Method) -> Method:
-    """A compiled model takes a node as one step: what a solver does depends on values."""
-    return cast(Method, torch.compiler.disable(method))
+    """A compiled model takes a node as one step: what a solver does depends on values. So a tracer is refused."""
+
+    @functools.wraps(method)
+    def whole(self: DeclarativeNode, *xs: Tensor, **options: Tensor | None) -> object:
+        refuse_tracing(xs)
+        return method(self, *xs, **options)
+
+    reason = "what a solver does depends on values; without fullgraph, torch.compile takes a node as one step"
+    return cast(Method, torch.compiler.disable(whole, reason=reason))
 
 
 class DeclarativeNode(nn.Module):

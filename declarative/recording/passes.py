@@ -21,8 +21,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from ..inputs import without_saved_tensor_hooks
 from ..linear.directions import irregular
+from ..torchside import without_saved_tensor_hooks
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from ..derivatives import Linearisation
 from ..errors import NumericalWarning
 from ..gradients import RULES, Exact
 from ..implicit import Call, Solved, _without_failures
-from ..inputs import Inputs, ordinary_mode
+from ..inputs import Inputs
 from ..linear.dense import kkt_matrix, rank_tolerance
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
@@ -27,6 +27,7 @@ from ..table import as_html
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
 from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
+from ..torchside import ordinary_mode
 from .finite_differences import Comparison, compare_gradient
 
 WIDTH = 22  # of the names of the tests

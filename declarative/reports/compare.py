@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..implicit import Call, Solved
-from ..inputs import Inputs, check_incoming, check_tensor, ordinary_mode
+from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch, flat
@@ -20,6 +20,7 @@ from ..table import as_html, as_text
 from ..theory.assumptions import LARGE
 from ..theory.descent import inputs_that_count
 from ..theory.propositions import cosine
+from ..torchside import ordinary_mode
 
 SECONDS = 0.3  # for which a call is repeated to find its shortest time
 REPEATS = 20  # at most

@@ -15,10 +15,10 @@ from torch.autograd.gradcheck import GradcheckError
 from ..adaptive import Adaptive
 from ..errors import NumericalWarning
 from ..gradients import RULES, Rule
-from ..inputs import ordinary_mode
 from ..linear.directions import irregular
 from ..node import DeclarativeNode
 from ..theory.descent import inputs_that_count
+from ..torchside import ordinary_mode
 from .check import CheckResult, Grade, Line, check, guarded
 from .compare import Difference, batch_dims, compare, gradient_floor
 
