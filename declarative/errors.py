@@ -42,6 +42,7 @@ class SolverError(RuntimeError):
     Attributes:
         solution: everything that was computed, the solved problems included.
         indices: the positions in the batch of the problems that failed.
+        hint: what else there is to say about the failures, often empty.
 
     Example:
         >>> import torch
@@ -54,16 +55,17 @@ class SolverError(RuntimeError):
         [0] UNBOUNDED
     """
 
-    def __init__(self, solution: Solution) -> None:
+    def __init__(self, solution: Solution, hint: str = "") -> None:
         self.solution = solution
+        self.hint = hint
         self.indices: list[int] = (~solution.converged).nonzero().flatten().tolist()
-        super().__init__(describe_failures(solution, self.indices))
+        super().__init__(describe_failures(solution, self.indices, hint))
 
-    def __reduce__(self) -> tuple[type[SolverError], tuple[Solution]]:
-        return type(self), (self.solution,)
+    def __reduce__(self) -> tuple[type[SolverError], tuple[Solution, str]]:
+        return type(self), (self.solution, self.hint)
 
 
-def describe_failures(solution: Solution, indices: list[int]) -> str:
+def describe_failures(solution: Solution, indices: list[int], hint: str = "") -> str:
     """Say in words which problems of a batch failed, how, and what to do."""
     residual = solution.residual.tolist()
     status = solution.status
@@ -75,4 +77,4 @@ def describe_failures(solution: Solution, indices: list[int]) -> str:
         lines.append(f"  and {len(indices) - LISTED} more (see .solution.status)")
     advice = dict.fromkeys(status[i] for i in indices)
     lines += [f"{kind.name.lower()}: {kind.advice}" for kind in advice]
-    return "\n".join(lines)
+    return "\n".join([*lines, hint] if hint else lines)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .boundary import IN_PLACE, inspect, refuse_captured
+from .boundary import inspect, refuse_captured
 from .derivatives import Hessian, Linearisation, SystemBuilder
 from .errors import NumericalWarning, SolverError, describe_failures
 from .gradients import Rule
@@ -30,6 +30,7 @@ from .linear.systems import Prepared
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording.cache import Recording, Recordings
+from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, Status
 from .solvers import ClosedForm, Solver
 from .torchside import are_mapped, map_over, plain, value_is_hidden, without_saved_tensor_hooks
@@ -71,6 +72,7 @@ class Call:
     messages: list[str] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)  # at most one: what the forward pass leaves for the backward pass
     recording: list[Recording] = field(default_factory=list)  # at most one: of the functions as they were at this call
+    gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -291,13 +293,13 @@ def solve_plain(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None)
 def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
     """The batch, once its functions have been looked at; what has been looked at before need not be again."""
     batch = Batch(call.spec.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0)
-    shapes = (call.in_dims, first.shape, *((x.shape, x.dtype) for x in xs))
+    shapes = (call.gradients, call.in_dims, first.shape, *((x.shape, x.dtype) for x in xs))
     recordings = call.spec.recordings
-    looked = None if recordings.has_seen(shapes) else inspect(batch, first)
+    looked = None if recordings.has_seen(shapes) else inspect(batch, first, call.gradients)
     recording = recordings.find(batch, flat(first))
     counts = None if recording is None else recording.inspected.get(shapes)
     if counts is None:
-        batch, custom = inspect(batch, first) if looked is None else looked
+        batch, custom = inspect(batch, first, call.gradients) if looked is None else looked
         counts = batch.p, batch.q
         if custom:  # its derivative is Python, and could change without a trace
             recording = None

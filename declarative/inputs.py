@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,11 @@ class Inputs:
 
 def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
     """Check the inputs of a call and bring their batch dimension to the front."""
-    _check_tensors(xs)
+    if not xs:
+        raise ValueError("a node needs at least one input: node(x).")
+    for i, x in enumerate(xs):
+        check_tensor(f"input {i}", x)
+    check_devices(xs)
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(xs)
     if len(dims) != len(xs):
         raise ValueError(f"in_dims has {len(dims)} entries, but the node was called with {len(xs)} inputs.")
@@ -61,14 +65,6 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         dtype=dtype,
         work=work,
     )
-
-
-def _check_tensors(xs: Sequence[Tensor]) -> None:
-    if not xs:
-        raise ValueError("a node needs at least one input: node(x).")
-    for i, x in enumerate(xs):
-        check_tensor(f"input {i}", x)
-    check_devices(xs)
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -225,16 +221,10 @@ def initial_points(
     size: int,
     dtype: torch.dtype,
 ) -> Tensor:  # (size, *shape)
-    """Where an iterative solver starts.
-
-    A shape gives a fixed, irregular point within half a unit of the origin. The origin itself would be a trap: it is a
-    stationary point of many problems, and the gradient of ||u||^2 = 1 vanishes there.
-    """
+    """Where an iterative solver starts; for a shape, the first of the :func:`default_points`."""
     device = xs[0].device
     if isinstance(start, torch.Size):
-        golden = 0.5 * (math.sqrt(5) - 1)
-        steps = torch.arange(1, math.prod(start) + 1, dtype=torch.float64, device=device)
-        one = ((steps * golden) % 1.0 - 0.5).view(start).to(dtype)
+        one = _irregular_point(start, dtype, device)
     elif isinstance(start, Tensor):
         one = start.detach().to(device=device, dtype=dtype)
     elif callable(start):
@@ -242,6 +232,51 @@ def initial_points(
     else:
         raise ValueError("this solver needs a start.")
     return one.expand(size, *one.shape).clone()
+
+
+def _irregular_point(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A fixed point within half a unit of the origin.
+
+    The origin itself would be a trap: it is a stationary point of many problems, and the gradient of ||u||^2 = 1
+    vanishes there. So would be any other point of symmetry.
+    """
+    golden = 0.5 * (math.sqrt(5) - 1)
+    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
+    return ((steps * golden) % 1.0 - 0.5).view(shape).to(dtype)
+
+
+def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)
+    """Where to start if nothing but the shape of u is known: ``first``, then places where logarithms are defined.
+
+    Between 1/4 and 3/4; with a sum below 1; near 0; above 1; below 0. All are irregular like the first.
+    """
+    yield first
+    yield 0.25 + first.abs()
+    yield (1.0 + 0.2 * first) / (1.1 * first[:1].numel() + 1.0)
+    yield 1e-3 * (1.0 + first)
+    yield 2.0 + first
+    yield -0.25 - first.abs()
+
+
+def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tensor]) -> Tensor:  # (size, *shape)
+    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
+
+    Example:
+        >>> import torch
+        >>> candidates = [torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]
+        >>> defined_start(candidates, lambda u: u > 0)
+        tensor([ 1.,  2., -1.])
+    """
+    remaining = iter(candidates)
+    start = next(remaining)
+    found = defined(start)
+    for candidate in remaining:
+        if found.all():
+            break
+        better = defined(candidate) & ~found
+        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
+        found = found | better
+    return start
 
 
 def _called_start(

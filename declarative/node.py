@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from .boundary import refuse_batched_start
 from .derivatives import Derivatives, Hessian, SystemBuilder
 from .gradients import Rule, as_rule
 from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
@@ -172,6 +173,17 @@ class DeclarativeNode(nn.Module):
         other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
         return other
 
+    @property
+    def _records(self) -> bool:
+        """Whether the functions are recorded from the first call on."""
+        return self._spec.recordings.after == 0
+
+    def _with_record(self, record: bool) -> DeclarativeNode:
+        """The same node with recordings of its own, or without."""
+        other = copy.copy(self)
+        other._spec = dataclasses.replace(self._spec, recordings=Recordings(0 if record else math.inf))
+        return other
+
     @_opaque
     def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
         """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs.
@@ -264,8 +276,10 @@ class DeclarativeNode(nn.Module):
                 raise ValueError("descent needs the inputs and the incoming gradient: node.descent(x, v).")
             *xs, v = xs  # type: ignore[assignment]
         wanted = inputs_that_count(xs)
-        with ordinary_mode((*xs, v)) as tensors, torch.no_grad():
-            return analyse_call(*self._solve(tensors[:-1]), tensors[-1], wanted)
+        with ordinary_mode((*xs, v)) as (*given, v):
+            found = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
+            with torch.no_grad():
+                return analyse_call(*found, v, wanted)
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         """The output for inputs that have no values: its shape, and the way that gradients take."""
@@ -278,8 +292,17 @@ class DeclarativeNode(nn.Module):
     def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solved]:
         refuse_without_values(xs)
         inputs = arrange(xs, self._spec.in_dims)
+        refuse_batched_start(self._spec.problem, self._spec.start, inputs)
         warm = () if start is None else (warm_start(start, inputs),)
-        call = Call(self._spec, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs), bool(warm))
+        call = Call(
+            self._spec,
+            inputs.in_dims,
+            inputs.size,
+            inputs.work,
+            _differentiable(inputs.xs),
+            bool(warm),
+            gradients=torch.is_grad_enabled() or transformed(),
+        )
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         return inputs, call, Solved(*apply(call, *inputs.xs, *warm))

@@ -19,8 +19,9 @@ from ..linear.directions import irregular
 from ..node import DeclarativeNode
 from ..theory.descent import inputs_that_count
 from ..torchside import ordinary_mode
-from .check import CheckResult, Grade, Line, check, guarded
+from .check import check
 from .compare import Difference, batch_dims, compare, gradient_floor
+from .result import CheckResult, Grade, Line, guarded
 
 SAME = 1e-7  # two ways to the same number in double precision may differ by this much, relatively
 SINGLE = 1e-3  # likewise if one of them is single precision
