@@ -43,12 +43,15 @@ class Status(enum.IntEnum):
         (
             "The point is not stationary or not feasible: for a closed form, check its formula against the callables "
             "(one that is right to two or three digits can be finished by ClosedForm(..., polish=True)); for a solver, "
-            "tighten its tolerance."
+            "scale the problem so that its unknowns are of size 1, or start elsewhere."
         ),
     )
     STALLED = (
         7,
-        "No further progress was possible: check that the callables are smooth, scale the problem, or start elsewhere.",
+        (
+            "No further progress was possible: check that the callables are smooth, scale the problem, or try several "
+            "starts (start=[...])."
+        ),
     )
 
 
