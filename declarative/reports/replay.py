@@ -26,14 +26,8 @@ class Difference:
 
 
 def compare_replay(node: DeclarativeNode, xs: Sequence[Tensor]) -> Difference:
-    """Solve and differentiate with and without the recording.
-
-    A recording is always right for the values that it was made with; so the first call, in which it is made unless
-    there is one, has the problems of the batch in another order.
-    """
-    given = tuple(x.detach() for x in xs)
-    dims = node._spec.in_dims if isinstance(node._spec.in_dims, tuple) else (node._spec.in_dims,) * len(given)
-    node(*(x if dim is None else x.roll(1, dim) for x, dim in zip(given, dims, strict=True)))
+    """Solve and differentiate with the node's own recording, perhaps an old one, and by calling its functions."""
+    given = [x.detach() for x in xs]
     recorded, called = _results(node, given), _results(node._with_record(False), given)
     return Difference(_difference(recorded[:1], called[:1]), _difference(recorded[1:], called[1:]))
 

@@ -205,6 +205,12 @@ def test_without_gradients_a_captured_tensor_is_a_constant(mode, record):
         assert relative(node(X), scale * X) < 1e-6
 
 
+def test_without_gradients_the_objective_still_has_to_depend_on_u():
+    scale = nn.Parameter(torch.ones(3))
+    with torch.no_grad(), pytest.raises(ValueError, match="does not depend on u"):
+        DeclarativeNode(lambda x, _: (scale * x).square().sum(), start=3)(X)
+
+
 def test_without_gradients_the_tensors_of_a_transform_are_refused_all_the_same():
     """They cannot be reached from where a node is solved."""
 

@@ -103,6 +103,23 @@ def test_a_start_that_is_one_point_is_taken_for_one(objective, start, inputs):
     assert y.shape == (inputs[0], *start)
 
 
+def test_what_the_batch_shares_does_not_make_a_start_a_batch():
+    def objective(x, w, u):
+        return (w.mean(0) * u).square().sum() - x * u.sum()
+
+    node = DeclarativeNode(objective, start=torch.zeros(4, 3), in_dims=(0, None))
+    assert node(torch.randn(4), torch.ones(5, 3)).shape == (4, 4, 3)
+
+
+def test_functions_that_return_another_kind_of_thing_for_a_row_take_none():
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(),
+        lambda _, u: torch.diag(u) - 1,  # the diagonal of a matrix, but a matrix of a row
+        start=torch.zeros(4, 3),
+    )
+    assert node(torch.randn(4, 3)).shape == (4, 4, 3)
+
+
 # The start that is chosen where only a shape is given lies where the functions are defined
 
 
@@ -156,6 +173,10 @@ def test_each_problem_takes_the_first_point_where_it_is_defined():
         {"objective": lambda x, u: (u - x).square().sum() - (u - 1).log().sum()},
         {"objective": lambda x, u: (u - x).square().sum() - (-u).log().sum()},
         {"objective": lambda x, u: (u - x).square().sum(), "inequality": lambda _, u: 0.5 - u.sqrt()},
+        {
+            "objective": lambda x, u: (u - x).square().sum(),
+            "inequality": lambda _, u: -3 - u.log(),
+        },  # its slope is finite
         {"objective": lambda x, u: (u - x).square().sum() - (u + u.abs()).sqrt().sum()},  # a slope of NaN below 0
     ],
 )
