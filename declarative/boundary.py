@@ -23,7 +23,7 @@ from .remedies import (
     steps_message,
 )
 from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, plain
+from .torchside import has_tangent, in_transform, is_mapped, plain, versions
 
 FUNCTIONS = ("objective", "equality", "inequality")
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
@@ -88,7 +88,7 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
     xs = tuple(x.detach() for x in batch.xs)
     probe = u.detach().clone().requires_grad_()
     watched = (*xs, probe)
-    before = [x._version for x in watched]
+    before = versions(watched)
     returned: list[object] = []
 
     def noted(*arguments: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
         value: Tensor = torch.vmap(noted, in_dims=(*batch.in_dims, 0))(*watched)
     if not isinstance(returned[0], Tensor):
         raise TypeError(f"{name} must return a tensor, but returned {type(returned[0]).__name__}.")
-    if [x._version for x in watched] != before:
+    if versions(watched) != before:
         raise ValueError(f"{name} {IN_PLACE}")
     return value, probe
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .torchside import rounding_mode
+
 Node = torch.autograd.graph.Node
 
 STEPS = {"Round": "round", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc", "Sign": "sign", "Sgn": "sgn"}
@@ -126,5 +128,5 @@ def _name(node: Node) -> str:
 
 
 def _step(node: Node) -> str | None:
-    rounding = getattr(node, "_saved_rounding_mode", None)  # of torch.div
+    rounding = rounding_mode(node)
     return STEPS.get(_name(node)) if rounding is None else f"div(rounding_mode={rounding!r})"

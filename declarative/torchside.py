@@ -1,6 +1,6 @@
 """The wall: what torch has no public name for - transforms, tracers, tensors without values, hooks - is asked for here.
 
-Nothing else in the library, beside ``recording``, touches a name of torch that begins with an underscore.
+Beside ``recording`` it is the only place for names of torch that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -74,6 +74,17 @@ def plain(x: Tensor) -> Tensor:
         x = get_unwrapped(x)
         x = x.select(dim, 0) if mapped else x
     return torch.autograd.forward_ad.unpack_dual(x).primal.detach() if has_tangent(x) else x.detach()
+
+
+def versions(xs: Sequence[Tensor]) -> list[int]:
+    """How often each tensor has been changed in place."""
+    return [x._version for x in xs]
+
+
+def rounding_mode(node: torch.autograd.graph.Node) -> str | None:
+    """How a division in an autograd graph rounds, if it does."""
+    mode: str | None = getattr(node, "_saved_rounding_mode", None)
+    return mode
 
 
 # Gradients for many cotangents at once: ``torch.autograd.grad(..., is_grads_batched=True)``. torch maps such a
