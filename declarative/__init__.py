@@ -2,13 +2,13 @@
 
 from .adaptive import Adaptive
 from .derivatives import Derivatives
-from .errors import NumericalWarning, SolverError
+from .errors import NumericalWarning
 from .gradients import Curvature, Exact, Identity, Rule, Unconstrained
 from .node import DeclarativeNode
 from .reports.check import check
 from .reports.compare import compare
 from .reports.conformance import conformance
-from .solution import Solution, Status
+from .solution import Solution, SolverError, Status
 from .solvers import Chain, ClosedForm, Newton, Scipy, Solver
 
 __all__ = [

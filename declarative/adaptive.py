@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .arguments import is_number, require_counts, require_flags
-from .derivatives import Linearisation
+from .derivatives import Point
 from .gradients import RULES, Rule, as_rule
 from .linear.contract import Pair
 from .theory.propositions import cosine
@@ -131,11 +131,11 @@ class Adaptive(Rule):
         with self._lock:
             return tuple(self._history)
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         """The exact pair: what forward mode uses."""
         return RULES["exact"].solve(point, v, w)
 
-    def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+    def pull(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         exact = RULES["exact"]
         if torch.is_grad_enabled() or value_is_hidden(v) or value_is_hidden(w) or bool(w.any()):
             return exact.pull(point, v, w, wanted)
@@ -150,9 +150,7 @@ class Adaptive(Rule):
             return self._probe(call, point, v, w, wanted)
         return (self.cheap if cheap else exact).pull(point, v, w, wanted)
 
-    def _probe(
-        self, call: int, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]
-    ) -> tuple[Tensor, ...]:
+    def _probe(self, call: int, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """Compute both gradients of every problem, compare them, and return the exact one."""
         shared = [point.batch.in_dims[i] is None for i in wanted]
         each = dataclasses.replace(point, batch=point.batch.unshared())

@@ -29,7 +29,7 @@ FUNCTIONS = ("objective", "equality", "inequality")
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 
 
-def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[Batch, bool]:
+def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
 
     Args:
@@ -38,18 +38,15 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[Batch, boo
         gradients: whether gradients are recorded around the node's call. If not, captured tensors are constants.
 
     Returns:
-        The batch with the constraints counted, and whether a function uses an ``autograd.Function``.
+        The batch with the constraints counted.
 
     Raises:
         ValueError, TypeError: a function returns the wrong thing, does not depend on u, or reaches a tensor that
             requires a gradient other than through its arguments.
     """
-    custom = False
     counts = {"equality": 0, "inequality": 0}
     for name, function in _functions(batch.problem):
-        value, own = _call(batch, name, function, u, gradients)
-        custom = custom or own
-        shape = value.shape[1:]
+        shape = _call(batch, name, function, u, gradients).shape[1:]
         if name == "objective" and len(shape):
             raise ValueError(
                 f"objective must return a scalar for one problem, but returned shape {tuple(shape)}: sum it."
@@ -61,14 +58,14 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[Batch, boo
             )
         if name != "objective":
             counts[name] = math.prod(shape)
-    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"]), custom
+    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
 
 
 def _functions(problem: Problem) -> list[tuple[str, Function]]:
     return [(name, function) for name in FUNCTIONS if (function := getattr(problem, name)) is not None]
 
 
-def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> tuple[Tensor, bool]:
+def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> Tensor:
     value, probe = _at_probe(batch, name, function, u)
     if not value.is_floating_point():
         raise TypeError(f"{name} must return a floating-point tensor, but returned {value.dtype}.")
@@ -80,7 +77,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
         raise ValueError(steps_message(name, steps))
-    return value, ancestry.custom
+    return value
 
 
 def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,12 +174,13 @@ def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
     """For each problem, whether the functions and their first derivatives are finite at u.
 
-    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding.
+    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
+    may be minus infinity, which means no bound.
     """
     rows, weights = flat(u), u.new_ones(batch.size, batch.k)
     objective, values = batch.values(rows)
-    total = objective + values.sum(-1) + batch.gradient(rows, weights).sum(-1)
-    return total.isfinite()
+    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
 
 
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:

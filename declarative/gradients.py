@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .derivatives import Linearisation
+from .derivatives import Point
 from .linear.contract import Pair
 
 
@@ -44,20 +44,20 @@ class Rule(abc.ABC):
     differentiates_multipliers = False  # whether the multipliers have a gradient too
 
     @abc.abstractmethod
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:  # (batch, m), (batch, k)
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:  # (batch, m), (batch, k)
         """Choose (z, s)."""
 
-    def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+    def pull(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """Reverse mode: g = -(B' z + C' s) for the wanted inputs."""
         z, s = self.solve(point, v, w)
         return point.batch.pullback(point.u, self._multipliers(point), z, s, wanted)
 
-    def push(self, point: Linearisation, tangents: Sequence[Tensor], moving: Sequence[int]) -> Pair:
+    def push(self, point: Point, tangents: Sequence[Tensor], moving: Sequence[int]) -> Pair:
         """Forward mode: (dy, -dl) for the tangents of the moving inputs."""
         r, t = point.batch.pushforward(point.u, self._multipliers(point), tangents, moving)
         return self.solve(point, r, t)
 
-    def _multipliers(self, point: Linearisation) -> Tensor | None:
+    def _multipliers(self, point: Point) -> Tensor | None:
         return point.multipliers if self.keeps_multipliers else None
 
 
@@ -77,12 +77,8 @@ class Exact(Rule):
 
     differentiates_multipliers = True
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return point.system("full").solve(v, w)
-
-    def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
-        found = point.diagonal_gradient(v, w, wanted)
-        return super().pull(point, v, w, wanted) if found is None else found
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class Curvature(Rule):
         tensor([[0.2000, 0.0000]])
     """
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return point.system("curvature").solve(v, w)
 
 
@@ -123,7 +119,7 @@ class Unconstrained(Rule):
 
     keeps_multipliers = False
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return point.system("objective").solve(v, w)
 
 
@@ -141,7 +137,7 @@ class Identity(Rule):
         tensor([[2., 0.]])
     """
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:  # noqa: ARG002
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:  # noqa: ARG002
         return v, torch.zeros_like(w)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from .arguments import require_flags
 from .boundary import refuse_batched_start
-from .derivatives import Derivatives, Hessian, SystemBuilder
+from .derivatives import Derivatives, SystemBuilder
+from .forward import Call, Plan, refuse_captured_in_transform
 from .gradients import Rule, as_rule
-from .implicit import Call, Solved, Spec, apply, as_solution, objective_of, refuse_captured_in_transform
+from .implicit import Spec, apply, objective_of
 from .inputs import (
     Inputs,
     Start,
@@ -28,9 +30,10 @@ from .inputs import (
     warm_start,
 )
 from .problem import Function, Problem
-from .recording.cache import AFTER, Recordings
+from .recording import Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .structure import Structure
 from .theory.descent import DescentReport, analyse_call, inputs_that_count
 from .torchside import ordinary_mode, transformed, without_values
 
@@ -71,12 +74,13 @@ class DeclarativeNode(nn.Module):
             found is returned, it contributes exactly zero gradient, and there is one warning.
         system: builds a structured linear system for the backward pass instead of the dense one; see
             :class:`declarative.linear.System`.
-        hessian: ``"dense"``; ``"diagonal"``, which you declare and which is never assembled; ``"matrix-free"``: the
-            backward pass by conjugate gradients on Hessian-vector products; or ``"auto"``, the default: a diagonal
+        structure: of the Hessian: ``"dense"``; ``"diagonal"``, which you declare and which is never assembled;
+            ``"matrix-free"``: conjugate gradients on Hessian-vector products; or ``"auto"``, the default: a diagonal
             Hessian is recognised, a large one is tried without a matrix first.
-        record: whether to record the derivatives as a graph and replay it, which saves most of Python's overhead: from
-            the first call on (True), never (False), or once a shape has been seen often enough (None, the default).
-            That the functions still do what was recorded is checked in every call.
+        record: True is your promise that the functions are pure: for inputs of given shapes they do the same
+            operations every time. They are then traced in the first call of a shape and replayed after that, which saves
+            most of Python's overhead. Tensors that they capture are read anew in every call; Python values (numbers,
+            branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are called.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -108,33 +112,36 @@ class DeclarativeNode(nn.Module):
         in_dims: int | Sequence[int | None] | None = 0,
         on_failure: Literal["raise", "mask"] = "raise",
         system: SystemBuilder | None = None,
-        hessian: Hessian = "auto",
-        record: bool | None = None,
+        structure: Structure = "auto",
+        record: bool = False,
+        hessian: Structure | None = None,
     ) -> None:
         super().__init__()
         for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
             if not callable(function) and (function is not None or name == "objective"):
                 raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
-        if not isinstance(hessian, str) or hessian not in get_args(Hessian):
-            raise ValueError(f"hessian must be one of {', '.join(map(repr, get_args(Hessian)))}, but is {hessian!r}.")
-        if not (record is None or isinstance(record, bool)):
-            raise ValueError(f"record must be None, True or False, but is {record!r}.")
+        if hessian is not None:
+            warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
+            structure = hessian
+        if not isinstance(structure, str) or structure not in get_args(Structure):
+            names = ", ".join(map(repr, get_args(Structure)))
+            raise ValueError(f"structure must be one of {names}, but is {structure!r}.")
+        require_flags(record=record)
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
-        self._spec = Spec(
+        plan = Plan(
             problem=Problem(objective, equality, inequality),
             solver=_as_solver(solver),
-            rule=as_rule(gradient),
             start=check_start(start),
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
-            system=system,
-            hessian=hessian,
-            recordings=Recordings({None: AFTER, True: 0, False: math.inf}[record]),
+            structure=structure,
+            recordings=Recordings() if record else None,
         )
+        self._spec = Spec(plan, as_rule(gradient), system)
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
-        if self._spec.solver.needs_start and start is None:
+        if plan.solver.needs_start and start is None:
             raise ValueError(
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
                 "function (*xs) -> u for one problem."
@@ -175,13 +182,14 @@ class DeclarativeNode(nn.Module):
 
     @property
     def _records(self) -> bool:
-        """Whether the functions are recorded from the first call on."""
-        return self._spec.recordings.after == 0
+        """Whether the functions are recorded."""
+        return self._spec.plan.recordings is not None
 
     def _with_record(self, record: bool) -> DeclarativeNode:
         """The same node with recordings of its own, or without."""
         other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, recordings=Recordings(0 if record else math.inf))
+        plan = dataclasses.replace(self._spec.plan, recordings=Recordings() if record else None)
+        other._spec = dataclasses.replace(self._spec, plan=plan)
         return other
 
     @_opaque
@@ -207,8 +215,8 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode(xs) as xs:
             if without_values(xs):
                 return self._outline(xs)
-            inputs, _, solved = self._solve(xs, start)
-            y = solved.y.to(inputs.dtype)
+            inputs, _, solution = self._solve(xs, start)
+            y = solution.y.to(inputs.dtype)
         return y if inputs.batched else y[0]
 
     @_opaque
@@ -229,11 +237,9 @@ class DeclarativeNode(nn.Module):
             (tensor([[0.6000, 0.8000]]), tensor([[-4.]]), tensor([8.]))
         """
         with ordinary_mode(xs) as xs:
-            inputs, call, solved = self._solve(xs, start)
-            objective = solved.residual
-            if inputs.size:
-                objective = objective_of(call, inputs.xs, solved)
-            solution = as_solution(solved, objective, tuple(call.messages))
+            inputs, call, solution = self._solve(xs, start)
+            objective = objective_of(call, inputs.xs, solution) if inputs.size else solution.residual
+            solution = dataclasses.replace(solution, objective=objective)
         return solution.as_given(inputs.dtype, inputs.batched)
 
     @_opaque
@@ -250,8 +256,8 @@ class DeclarativeNode(nn.Module):
             (torch.Size([1, 1, 2]), torch.Size([1, 2, 2]), torch.Size([1, 2, 2]))
         """
         with ordinary_mode(xs) as xs:
-            inputs, call, solved = self._solve(xs)
-            return Derivatives.at(call.linearise(inputs.xs, solved))
+            inputs, call, solution = self._solve(xs)
+            return Derivatives.at(self._spec.point(call, inputs.xs, solution))
 
     @_opaque
     def descent(self, *xs: Tensor, v: Tensor | None = None) -> DescentReport:
@@ -279,41 +285,36 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode((*xs, v)) as (*given, v):
             found = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
             with torch.no_grad():
-                return analyse_call(*found, v, wanted)
+                return analyse_call(self._spec, *found, v, wanted)
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         """The output for inputs that have no values: its shape, and the way that gradients take."""
-        inputs = arrange(xs, self._spec.in_dims)
-        y = torch.empty_like(_shape_only(self._spec, inputs))
+        inputs = arrange(xs, self._spec.plan.in_dims)
+        y = torch.empty_like(_shape_only(self._spec.plan, inputs))
         for x in inputs.xs:
             y = y + 0 * x.sum() if x.is_floating_point() else y
         return y.to(inputs.dtype) if inputs.batched else y[0].to(inputs.dtype)
 
-    def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solved]:
+    def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solution]:
         refuse_without_values(xs)
-        inputs = arrange(xs, self._spec.in_dims)
-        refuse_batched_start(self._spec.problem, self._spec.start, inputs)
+        inputs = arrange(xs, self._spec.plan.in_dims)
         warm = () if start is None else (warm_start(start, inputs),)
-        call = Call(
-            self._spec,
-            inputs.in_dims,
-            inputs.size,
-            inputs.work,
-            _differentiable(inputs.xs),
-            bool(warm),
-            gradients=torch.is_grad_enabled() or transformed(),
-        )
+        plan, gradients = self._spec.plan, torch.is_grad_enabled() or transformed()
+        refuse_batched_start(plan.problem, plan.start, inputs)
+        differentiable = _differentiable(inputs.xs)
+        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
-        return inputs, call, Solved(*apply(call, *inputs.xs, *warm))
+        *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
+        return inputs, call, Solution(*tensors, messages=workspace.messages)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
-        spec = self._spec
+        plan = self._spec.plan
         names = ("objective", "equality", "inequality")
-        functions = {name: f for name in names if (f := getattr(spec.problem, name)) is not None}
-        told = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
-        return ", ".join([*told, f"solver={type(spec.solver).__name__}", f"gradient={type(spec.rule).__name__}"])
+        functions = {name: f for name in names if (f := getattr(plan.problem, name)) is not None}
+        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
+        return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
 
 
 def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
@@ -334,13 +335,13 @@ def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
     raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
 
 
-def _shape_only(spec: Spec, inputs: Inputs) -> Tensor:
+def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
     """Something of the shape of the solutions, found without values."""
-    start = spec.start[0] if isinstance(spec.start, list) else spec.start
+    start = plan.start[0] if isinstance(plan.start, list) else plan.start
     if start is not None:
         return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
     try:
-        y: Tensor = cast(ClosedForm, spec.solver).function(*inputs.xs)
+        y: Tensor = cast(ClosedForm, plan.solver).function(*inputs.xs)
     except Exception as error:
         raise ValueError(
             "the closed form cannot be evaluated on inputs without values (on the meta device, or fake); tell the node "

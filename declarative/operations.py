@@ -94,11 +94,6 @@ class Ancestry:
         """The tensors that require a gradient and were not computed themselves."""
         return [leaf for leaf, _ in self._leaves]
 
-    @property
-    def custom(self) -> bool:
-        """Whether an ``autograd.Function`` took part."""
-        return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in self._users)
-
     def corners(self, leaf: Tensor) -> list[str]:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
         names = (CORNERS.get(_name(node)) or _step(node) for node in self._between(leaf))

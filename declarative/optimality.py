@@ -1,30 +1,50 @@
-"""Is this point a solution? Multipliers, active constraints and the scaled residual of the optimality conditions.
+"""Is this point a solution? It is if one is *near*, however small or large a slope may look.
 
-All measures are relative, so that they do not change with the units of objective and constraints: gradients are
-compared with the size of the objective's gradient and curvature, constraint values with the distance in u that they
-stand for.
+With only the constraints that hold with equality, a solution solves R(u, l) = [D_U L; c] = 0, so that the Newton step
+
+    [H A'; A 0] [du; -dl] = -[D_U L; c]
+
+estimates how far away it is: du is a distance in the units of u, entry by entry, whatever the units of f and c are and
+whatever constant is added to f. The point is a solution if
+
+    |du_i| <= tolerance * max(|u_i|, r_i) + noise * e_i      for every entry i,
+
+where r_i and e_i measure what a change of u_i is in this problem: by r_i it changes one of the conditions by as much as
+the terms that cancel in it (the least such change over all conditions), and e_i = sqrt(F / H_ii) is what changes f by as
+much as its terms F. Both have the unit of u_i. Slopes and constraint values that rounding errors explain count as zero.
+There must be a minimum nearby: the matrix has as many negative eigenvalues as there are active constraints; where
+curvature vanishes, f must not fall to either side. Where there is no estimate (a derivative is not finite, the system has
+no solution) the point is not a solution.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .linear.dense import factorise_gram, or_one, times
-from .linear.directions import irregular
-from .problem import Batch, Expansion
+from .linear import System, or_one, times
+from .linear.dense import least_squares
+from .problem import Batch
+from .structure import Place, Structure
+
+ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
+NOISE = 100  # units in the last place of the scale e_i: below that, a distance is zero
+TRIES = 3  # of which inequalities are tight
+PROBE_LENGTHS = (1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
-    """A point with a larger residual than this is not a solution: rather more than half of the digits."""
+    """A point further from a solution than this, relatively, is none: rather more than half of the digits."""
     return float(torch.finfo(dtype).eps ** 0.55)  # 2e-9 in double, 2e-4 in single precision
 
 
 def kink_tolerance(dtype: torch.dtype) -> float:
     """A constraint whose slack and multiplier are both below this is on the edge between active and inactive."""
-    return float(torch.finfo(dtype).eps ** 0.8)
+    return optimality_tolerance(dtype)
 
 
 @dataclass(frozen=True)
@@ -35,7 +55,9 @@ class Assessment:
         multipliers: stacked, zero where inactive, (batch, k).
         active: which constraints hold with equality; all equalities, (batch, k).
         weak: inequalities with neither slack nor multiplier, where the solution has a kink, (batch, k).
-        stationarity, violation, residual: relative; the residual is the largest of all the conditions', (batch,).
+        stationarity, violation: of the conditions, relative to the terms that cancel in them, (batch,).
+        residual: the estimated distance to a solution, relative; infinite where there is no minimum nearby, (batch,).
+        step, multiplier_step: the Newton step to it, (batch, m) and (batch, k).
         jacobian: A at the points, for whoever needs it too, (batch, k, m).
     """
 
@@ -45,116 +67,243 @@ class Assessment:
     stationarity: Tensor
     violation: Tensor
     residual: Tensor
+    step: Tensor | None = None
+    multiplier_step: Tensor | None = None
     jacobian: Tensor | None = None
 
+    def to(self, dtype: torch.dtype) -> Assessment:
+        """The same in another precision."""
+        return self._each(lambda x: x.to(dtype) if x.is_floating_point() else x)
 
-def assess(batch: Batch, u: Tensor, multipliers: Tensor | None = None) -> Assessment:
-    """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints."""
-    if multipliers is None and (batch.q or batch.k > 1):
-        here = batch.expand_along(u, scaled_direction(u))
-        tight = None
-        if batch.q:
-            distance = here.values / constraint_scale(here.jacobian, u)
-            tight = _equalities(batch, u) | (distance.abs() < optimality_tolerance(u.dtype))
-        multipliers = estimate_multipliers(here.gradient, here.jacobian, tight)
-        return Assessment(*_conditions(batch, u, multipliers, here))
+    def take(self, rows: Tensor) -> Assessment:
+        """The problems at these positions."""
+        return self._each(lambda x: x[rows])
 
-    def conditions(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
-        here = batch.expand_along(u, scaled_direction(u))
-        given = estimate_multipliers(here.gradient, here.jacobian) if multipliers is None else multipliers
-        return _conditions(batch, u, given, here)
+    def put(self, rows: Tensor, part: Assessment) -> Assessment:
+        """The same with the problems at these indices replaced."""
+        pairs = ((x, getattr(part, name)) for name, x in vars(self).items())
+        return Assessment(*(None if x is None or y is None else x.index_copy(0, rows, y) for x, y in pairs))
 
-    return Assessment(*batch.recorded("assessment", conditions, u, multipliers))
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Assessment:
+        return Assessment(*(None if x is None else function(x) for x in vars(self).values()))
 
 
-def _equalities(batch: Batch, u: Tensor) -> Tensor:  # (batch, k)
-    return torch.arange(batch.k, device=u.device).expand(batch.size, -1) < batch.p
+def assess(
+    batch: Batch,
+    u: Tensor,  # (batch, m)
+    multipliers: Tensor | None = None,  # (batch, k)
+    *,
+    dtype: torch.dtype | None = None,
+    travel: Tensor | None = None,  # (batch, m)
+    structure: Structure = "auto",
+    minimum: bool = True,
+) -> Assessment:
+    """Test a batch of points; without multipliers, estimate them by least squares over the tight constraints.
+
+    Args:
+        batch: the problems.
+        u: the points.
+        multipliers: stacked, if the solver knows them.
+        dtype: the precision that the points are given in, by default that of u.
+        travel: how far a solver has come to these points, another measure of what a change of u is.
+        structure: what is known of the Hessian.
+        minimum: whether a saddle point is refused.
+    """
+    dtype = dtype or u.dtype
+    if multipliers is None:
+        multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
+    terms = _Terms.at(batch, u, multipliers, structure)
+    multipliers, active, weak = terms.active_set(dtype)
+    left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
+    system = terms.system.with_active(active)
+    factors = system.factorise(warn=False)
+    noise = torch.finfo(dtype).eps
+    step, change = factors(
+        -_without(left, ROUNDING * noise * terms.force), -_without(gap, ROUNDING * noise * terms.terms)
+    )
+    scale = terms.scale(active)
+    floor = NOISE * noise / optimality_tolerance(dtype) * (terms.energy_scale() + (0.0 if travel is None else travel))
+    distance = largest(_ratio(step.abs(), scale + floor))
+    if minimum:
+        near = distance <= optimality_tolerance(dtype)
+        distance = torch.where(_is_minimum(batch, u, multipliers, factors, near), distance, torch.inf)
+    distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
+    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
+    return Assessment(
+        multipliers,
+        active,
+        weak,
+        stationarity=largest(_ratio(left.abs(), terms.force)),
+        violation=largest(_ratio(violated, times(terms.jacobian.abs(), scale) + terms.terms)),
+        residual=distance,
+        step=step,
+        multiplier_step=-change,
+        jacobian=terms.jacobian,
+    )
 
 
-def _conditions(batch: Batch, u: Tensor, multipliers: Tensor, here: Expansion) -> tuple[Tensor, ...]:
-    """The fields of an assessment."""
-    gradient, values, jacobian, change = here.gradient, here.values, here.jacobian, here.curvature
-    distance = values / constraint_scale(jacobian, u)  # how far in u a constraint is from holding with equality
-    equality = _equalities(batch, u)
-    slopes = gradient_scale(gradient, change)
-    if batch.q:
-        multipliers, active, weak, wrong = _complementarity(equality, distance, multipliers, jacobian, slopes)
-        violation = largest(torch.where(equality, distance.abs(), distance.clamp(min=0.0)))
-    else:
-        active, weak, wrong = equality, ~equality, None
-        violation = largest_size(distance)
-    left = gradient - times(jacobian.mT, multipliers)
-    force = times(jacobian.mT.abs(), multipliers.abs())
-    stationarity = largest_size(left / torch.maximum(slopes, force))
-    residual = torch.maximum(stationarity, violation)
-    residual = residual if wrong is None else torch.maximum(residual, wrong)
-    residual = residual + 0.0 * u.sum(-1)  # NaN unless u is finite; what else is not finite shows in the residual
-    residual = torch.where(residual < torch.inf, residual, torch.inf)
-    return multipliers, active, weak, stationarity, violation, residual, jacobian
+class Curved(Protocol):
+    """A system that can say how large its entries are; see :class:`declarative.linear.DenseSystem`."""
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        """|H| |z|, (batch, m)."""
+
+    def least_change(self, size: Tensor) -> Tensor:
+        """The smallest change of each unknown that changes an entry of H u by its size, (batch, m)."""
+
+    def diagonal_entries(self) -> Tensor:
+        """The diagonal of H, (batch, m)."""
+
+    def with_active(self, active: Tensor) -> System:
+        """The same with other active constraints."""
 
 
-def _complementarity(
-    equality: Tensor, distance: Tensor, multipliers: Tensor, jacobian: Tensor, slopes: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Which inequalities are active: multipliers, active, weak, and the violation of sign and complementarity."""
-    strength = (jacobian.abs() / slopes.unsqueeze(1)).amax(-1)  # of a constraint, in the entries that it touches
-    pull = multipliers * strength  # how hard a constraint pulls; that of an inequality is not positive
-    slack = -distance
-    active = equality | (-pull > slack.clamp(min=0.0))
-    small = kink_tolerance(slack.dtype)
-    weak = ~equality & (pull.abs() <= small) & (slack.abs() <= small)
-    active = active & ~weak
-    wrong_sign = torch.where(equality, 0.0, pull.clamp(min=0.0))
-    both = torch.where(equality, 0.0, torch.minimum(-pull, slack).abs())  # a slack and a pull
-    return torch.where(active, multipliers, 0.0), active, weak, largest(torch.maximum(wrong_sign, both))
+@dataclass(frozen=True)
+class _Terms:
+    """The conditions at a batch of points, and the sizes of what is summed up in each of them."""
+
+    system: Any  # Curved
+    u: Tensor
+    gradient: Tensor  # of f, (batch, m)
+    values: Tensor  # c, (batch, k)
+    jacobian: Tensor  # (batch, k, m)
+    multipliers: Tensor  # (batch, k)
+    equality: Tensor  # (k,)
+    force: Tensor  # of the terms of D_U L, (batch, m)
+    terms: Tensor  # of those of c, (batch, k)
+
+    @classmethod
+    def at(cls, batch: Batch, u: Tensor, multipliers: Tensor, structure: Structure) -> _Terms:
+        everywhere = torch.ones_like(multipliers, dtype=torch.bool)
+        system, here = Place(batch, u, multipliers, everywhere, structure).expanded()
+        pulled = times(here.jacobian.mT, multipliers)
+        gradient = here.gradient + pulled
+        force = gradient.abs() + times(here.jacobian.mT.abs(), multipliers.abs()) + system.magnitude(u)
+        equality = torch.arange(batch.k, device=u.device) < batch.p
+        terms = times(here.jacobian.abs(), u.abs())
+        return cls(system, u, gradient, here.values, here.jacobian, multipliers, equality, force, terms)
+
+    def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
+        """D_U L."""
+        return self.gradient - times(self.jacobian.mT, multipliers)
+
+    def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Which constraints hold with equality: multipliers, active, weak.
+
+        Without a constraint u would move by about multiplier * A_i / H_ii. If that is further than its slack, it is active.
+        """
+        if self.equality.all():
+            everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
+            return self.multipliers, everywhere, ~everywhere
+        pull, slack = -self.multipliers, -self.values  # both not negative at a solution
+        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
+        noise = ROUNDING * torch.finfo(dtype).eps
+        pull = torch.where(pull.abs() * strength <= noise, 0.0, pull)
+        bend = self.system.diagonal_entries().abs()
+        reach = (self.jacobian.square() / bend.unsqueeze(-2)).nan_to_num(0.0, torch.inf).sum(-1)
+        crossing = torch.where(pull == 0, 0.0, pull * reach)
+        touching = (slack.abs() <= noise * self.terms) & (pull > 0)
+        size = times(self.jacobian.abs(), torch.maximum(self.u.abs(), _ratio(self.force, bend)))
+        tolerance = kink_tolerance(dtype)
+        weak = ~self.equality & (pull.abs() * strength <= tolerance) & (slack.abs() <= tolerance * size)
+        active = self.equality | (((crossing > slack) | touching) & ~weak)
+        return torch.where(active, self.multipliers, 0.0), active, weak
+
+    def scale(self, active: Tensor) -> Tensor:  # (batch, m)
+        """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""
+        rows = torch.where(active.unsqueeze(-1), self.jacobian.abs(), 0.0)
+        by_rows = (self.terms.unsqueeze(-1) / rows).nan_to_num(torch.inf)
+        least = self.system.least_change(self.force)
+        least = torch.minimum(least, by_rows.amin(-2)) if rows.shape[1] else least
+        return torch.maximum(self.u.abs(), torch.where(least < torch.inf, least, 0.0))
+
+    def energy_scale(self) -> Tensor:  # (batch, m)
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f by as much as its terms F."""
+        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        bend = self.system.diagonal_entries()
+        return torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
 
 
-def estimate_multipliers(gradient: Tensor, jacobian: Tensor, tight: Tensor | None = None) -> Tensor:  # (batch, k)
+def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure = "auto") -> Tensor:  # (batch, k)
+    """Least-squares multipliers of the constraints with a slack below ``near``, relatively, with the right sign."""
+    terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
+    bend = terms.system.diagonal_entries().abs()
+    size = times(terms.jacobian.abs(), torch.maximum(terms.u.abs(), _ratio(terms.force, bend)))
+    tight = terms.equality | (-terms.values <= near * size)
+    multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, terms.force)
+    for _ in range(TRIES):  # leaving out those that would pull
+        wrong = ~terms.equality & (multipliers > 0)
+        if not bool(wrong.any()):
+            break
+        tight = tight & ~wrong
+        multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, terms.force)
+    return torch.where(terms.equality, multipliers, multipliers.clamp(max=0.0))
+
+
+def fitted_multipliers(
+    gradient: Tensor,  # (batch, m)
+    jacobian: Tensor,  # (batch, k, m)
+    tight: Tensor | None = None,  # (batch, k)
+    unit: Tensor | None = None,  # of the gradient's entries, (batch, m)
+) -> Tensor:  # (batch, k)
     """The least-squares, least-norm solution of A' l = D_U f over the tight constraints (all of them by default)."""
     size, k, _ = jacobian.shape
     if not k:
         return gradient.new_zeros(size, 0)
+    if unit is not None:
+        gradient, jacobian = gradient / or_one(unit), jacobian / or_one(unit).unsqueeze(-2)
+    usable = (jacobian.sum((-2, -1)) + gradient.sum(-1)).isfinite()
+    gradient, jacobian = torch.where(usable[:, None], gradient, 0.0), torch.where(usable[:, None, None], jacobian, 0.0)
     length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
-    if k == 1 and tight is None:  # the formula; a row of zeros has the multiplier zero
-        row = jacobian[:, 0] / length
-        return (row * gradient).sum(-1, keepdim=True).nan_to_num(0.0, 0.0, 0.0) / length
-    mask = torch.ones_like(length) if tight is None else tight.to(gradient.dtype)
-    rows = jacobian * (mask / length).unsqueeze(-1)
-    usable = (rows.sum((-2, -1)) + gradient.sum(-1)).isfinite()
-    if not usable.all():
-        rows = torch.where(usable[:, None, None], rows, 0.0)
-        gradient = torch.where(usable[:, None], gradient, 0.0)
-    solve = factorise_gram(rows, mask)
-    result = solve(times(rows, gradient))
-    # A second pass makes up for the squared condition number of the Gram matrix.
-    result = result + solve(times(rows, gradient - times(rows.mT, result)))
-    return result * mask / length
+    rows = jacobian / length.unsqueeze(-1)
+    rows = rows if tight is None else torch.where(tight.unsqueeze(-1), rows, 0.0)
+    return least_squares(rows, gradient) / length
 
 
-def gradient_scale(gradient: Tensor, change: Tensor) -> Tensor:  # (batch, m)
-    """The size that each entry of D_U f has in these problems: here, or in its change over the scale of u.
+def _is_minimum(batch: Batch, u: Tensor, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
+    """Whether curvature is positive along the constraints or, where it vanishes, f does not fall; asked where near."""
+    if not bool(near.any()):
+        return torch.ones_like(near)
+    sign = factors.curvature()
+    good: Tensor = sign > 0
+    if bool(((sign == 0) & near).any()):
+        problems, directions = factors.flat_directions()
+        falls = _falls(batch, u, multipliers, problems, directions)
+        good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
+    return good
 
-    Entry by entry, so that a steep direction cannot hide a slope in another one; but not below rounding errors of the
-    largest, since at a degenerate minimum an entry may vanish together with its own scale.
+
+def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, directions: Tensor) -> Tensor:  # (count,)
+    """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
+
+    The second is how the edge of a plateau looks that goes on for ever.
     """
-    scale = torch.maximum(gradient.abs(), change.abs().nan_to_num(0.0))
-    return or_one(torch.maximum(scale, 1e-8 * scale.amax(-1, keepdim=True)))
+    part, here, held = batch.select(problems), u[problems], multipliers[problems]
+    unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
+
+    def lagrangian(point: Tensor) -> Tensor:
+        objective, values = part.values(point)
+        return objective - (held * values).sum(-1)
+
+    middle = lagrangian(here)
+    fallen = torch.zeros_like(problems, dtype=torch.bool)
+    for length in PROBE_LENGTHS:
+        sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
+        change = (sides - middle).nan_to_num(torch.inf)
+        small = 4 * torch.finfo(u.dtype).eps * torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
+        one_sided = (change.abs() <= small).any(0) & (change > small).any(0)
+        fallen = fallen | (change < -small).any(0) | one_sided
+    return fallen
 
 
-def constraint_scale(jacobian: Tensor, u: Tensor) -> Tensor:  # (batch, k)
-    """The change of each constraint when the variables that it depends on change by their own size, at least 1."""
-    return or_one(times(jacobian.abs(), u.abs().clamp(min=1.0)))
+def _without(values: Tensor, noise: Tensor) -> Tensor:
+    """The values, less what rounding errors explain."""
+    return values.sign() * (values.abs() - noise).clamp(min=0.0)
 
 
-def scaled_direction(u: Tensor) -> Tensor:
-    """The direction over which the change of the gradient is measured: every entry by about its own size."""
-    return irregular(u) * u.abs().clamp(min=1.0)
-
-
-def largest_size(values: Tensor) -> Tensor:
-    """The largest absolute value of each row; zero for an empty row."""
-    empty = not values.shape[-1]
-    return values.new_zeros(values.shape[:-1]) if empty else torch.linalg.vector_norm(values, torch.inf, -1)
+def _ratio(size: Tensor, unit: Tensor) -> Tensor:
+    """size / unit, with 0 / 0 = 0."""
+    return torch.where(size == 0, 0.0, size / unit)
 
 
 def largest(values: Tensor) -> Tensor:

@@ -16,15 +16,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .torchside import slow_is_fine
-
-if TYPE_CHECKING:
-    from .recording.cache import Recording
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -45,6 +42,19 @@ class Problem:
     pullback: Callable[..., tuple[Tensor, ...]] | None = None
 
 
+class Evaluator(Protocol):
+    """How functions of tensors are evaluated where they are not simply called."""
+
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        tensors: Sequence[Tensor | None],
+        functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]],
+    ) -> Any:
+        """The function of the tensors, whose name is ``key``; ``functions`` are the user's, with an example."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """A batch of instances of one problem: the inputs, and which of them (``in_dims`` None) all instances share.
@@ -59,7 +69,7 @@ class Batch:
     shape: torch.Size  # of one problem's u
     p: int  # equality constraints
     q: int  # inequality constraints
-    recording: Recording | None = None  # of the derivatives, if the functions are known to be those recorded
+    evaluator: Evaluator | None = None  # None: functions are called
 
     @property
     def k(self) -> int:
@@ -92,7 +102,7 @@ class Batch:
     def to(self, dtype: torch.dtype) -> Batch:
         """The same instances with floating-point inputs of another precision."""
         xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.xs)
-        return dataclasses.replace(self, xs=xs, recording=None)
+        return dataclasses.replace(self, xs=xs)
 
     def in_double(self) -> Batch:
         """The same instances in double precision, unless the functions hold constants that do not mix with it."""
@@ -105,9 +115,8 @@ class Batch:
         except RuntimeError as error:
             if "dtype" in str(error) or "scalar type" in str(error):  # such as a product with a float32 matrix
                 return self
-        if self.recording is None:
-            return double
-        return dataclasses.replace(double, recording=self.recording.owner.find(double, u))
+            raise
+        return double
 
     # The functions of one problem, and their derivatives.
 
@@ -174,7 +183,7 @@ class Batch:
 
     # The same for the batch.
 
-    def _evaluate(self, function: Callable[..., Any], *rows: Tensor | None) -> Any:
+    def _mapped(self, function: Callable[..., Any], *rows: Tensor | None) -> Any:
         """Map a function of one problem over the batch: by vmap, or from a recording of what vmap would do."""
         if not self.size:
             raise ValueError("a batch of no problems cannot be evaluated")
@@ -185,78 +194,82 @@ class Batch:
             with slow_is_fine():
                 return mapped(*rows, *batch.xs)
 
-        return self.recorded(function.__name__, evaluated, *rows)
+        return self.evaluate(function.__name__, evaluated, *rows)
 
-    def recorded(self, name: Hashable, function: Callable[..., Any], *rows: Tensor | None) -> Any:
+    def evaluate(self, name: Hashable, function: Callable[..., Any], *rows: Any) -> Any:
         """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
 
         Args:
             name: tells it from other functions, together with whatever it captures.
             function: what to compute. Everything that depends on the inputs has to come from the batch it is given.
-            *rows: other tensors, batch first.
+            *rows: other tensors, batch first; the first one is the point u.
         """
-        if self.recording is None:
+        if self.evaluator is None:
             return function(self, *rows)
 
         def of_tensors(*tensors: Any) -> Any:
-            batch = dataclasses.replace(self, xs=tensors[len(rows) :], recording=None)
+            batch = dataclasses.replace(self, xs=tensors[len(rows) :], evaluator=None)
             return function(batch, *tensors[: len(rows)])
 
+        def functions() -> tuple[Callable[..., Any], Sequence[Tensor]]:
+            one = [x if dim is None else x[0] for x, dim in zip(self.xs, self.in_dims, strict=True)]
+            return self._values, [x.detach() for x in (rows[0][0], *one)]
+
         key = (name, self.in_dims, self.shape, self.p, self.q)
-        return self.recording.run(key, of_tensors, (*rows, *self.xs))
+        return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
-        value: Tensor = self._evaluate(self._objective, u)
+        value: Tensor = self._mapped(self._objective, u)
         return value
 
     def constraints(self, u: Tensor) -> Tensor:  # (size, m) -> (size, k)
         """c = [h; g] for every problem."""
-        values: Tensor = self._evaluate(self._constraints, u) if self.k else u.new_zeros(*u.shape[:-1], 0)
+        values: Tensor = self._mapped(self._constraints, u) if self.k else u.new_zeros(*u.shape[:-1], 0)
         return values
 
     def values(self, u: Tensor) -> Pair:
         """f and c."""
-        values: Pair = self._evaluate(self._values, u)
+        values: Pair = self._mapped(self._values, u)
         return values
 
     def gradient(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m)
         """D_U L, or D_U f without multipliers."""
-        slope: Tensor = self._evaluate(self._gradient, u, multipliers)
+        slope: Tensor = self._mapped(self._gradient, u, multipliers)
         return slope
 
     def slopes(self, u: Tensor, multipliers: Tensor | None = None) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
-        slopes: tuple[Tensor, ...] = self._evaluate(self._slopes, u, multipliers)
+        slopes: tuple[Tensor, ...] = self._mapped(self._slopes, u, multipliers)
         return slopes
 
     def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m)
         """A = D_U c, one row per constraint."""
-        rows: Tensor = self._evaluate(self._jacobian, u) if self.k else u.new_zeros(self.size, 0, self.m)
+        rows: Tensor = self._mapped(self._jacobian, u) if self.k else u.new_zeros(self.size, 0, self.m)
         return rows
 
     def hessian(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m, m)
         """H = D^2_UU L, or H_hat = D^2_UU f without multipliers."""
-        matrix: Tensor = self._evaluate(self._hessian, u, multipliers)
+        matrix: Tensor = self._mapped(self._hessian, u, multipliers)
         return matrix
 
     def product(self, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
         """H z + A' s."""
-        total: Tensor = self._evaluate(self._product, u, multipliers, z, s)
+        total: Tensor = self._mapped(self._product, u, multipliers, z, s)
         return total
 
     def curvatures(self, u: Tensor, multipliers: Tensor | None, directions: Tensor) -> Tensor:  # (size, count, m)
         """H times several directions (size, count, m), one per row."""
-        products: Tensor = self._evaluate(self._curvatures, u, multipliers, directions)
+        products: Tensor = self._mapped(self._curvatures, u, multipliers, directions)
         return products
 
     def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
         """Values, first and second derivatives."""
-        return Expansion(*self._evaluate(self._expansion, u, multipliers))
+        return Expansion(*self._mapped(self._expansion, u, multipliers))
 
     def expand_along(self, u: Tensor, direction: Tensor) -> Expansion:
         """The same of the objective, with the second derivative along one direction alone."""
-        return Expansion(*self._evaluate(self._along, u, None, direction))
+        return Expansion(*self._mapped(self._along, u, None, direction))
 
     def pullback(
         self,
@@ -283,26 +296,46 @@ class Batch:
             )(*inputs)
             return grads
 
-        result: tuple[Tensor, ...] = self.recorded(("pullback", *chosen), pulled, u, multipliers, z, s)
+        result: tuple[Tensor, ...] = self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s)
         return result
+
+    def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
+        """-(z' D_U L(x, u, lam) + s' c(x, u)) for one problem."""
+        (slope, values), _ = self._first_order(u, lam, *xs)
+        value = -(z * slope).sum()
+        return value if s is None or not self.k else value - (s * values).sum()
 
     def _pairing(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, chosen: Sequence[int]) -> Function:
         """x -> -(z' D_U L(x, u, lam) + s' c(x, u)), summed over the batch: problems are independent."""
-
-        def one(u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
-            (slope, values), _ = self._first_order(u, lam, *xs)
-            value = -(z * slope).sum()
-            return value if s is None or not self.k else value - (s * values).sum()
 
         def scalar(*inputs: Tensor) -> Tensor:
             replaced = list(self.xs)
             for i, x in zip(chosen, inputs, strict=True):
                 replaced[i] = x
             in_dims = (*(None if row is None else 0 for row in (u, lam, z, s)), *self.in_dims)
-            value: Tensor = torch.vmap(one, in_dims=in_dims)(u, lam, z, s, *replaced).sum()
+            value: Tensor = torch.vmap(self._paired, in_dims=in_dims)(u, lam, z, s, *replaced).sum()
             return value
 
         return scalar
+
+    def pullback_each(
+        self,
+        u: Tensor,
+        multipliers: Tensor | None,
+        z: Tensor,
+        s: Tensor | None,
+        wanted: Sequence[int],
+    ) -> tuple[Tensor, ...]:
+        """The same, with one row for each problem also where the batch shares an input.
+
+        A function may branch on an input that is shared: it stays one here, and only its gradient has many rows.
+        """
+        places = tuple(4 + i for i in wanted)
+        gradient = torch.func.grad(self._paired, argnums=places)
+        in_dims = (*(None if row is None else 0 for row in (u, multipliers, z, s)), *self.in_dims)
+        with slow_is_fine():
+            grads: tuple[Tensor, ...] = torch.vmap(gradient, in_dims=in_dims)(u, multipliers, z, s, *self.xs)
+        return grads
 
     def pushforward(
         self,

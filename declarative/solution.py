@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .linear.systems import Prepared
+from .linear import Factorisation
+from .optimality import Assessment
 
-if TYPE_CHECKING:
-    from .optimality import Assessment
+LISTED = 10  # failed problems named in a message; the others are counted
 
 
 class Status(enum.IntEnum):
@@ -66,11 +66,12 @@ class Solution:
         y: the solutions, shape (batch, *shape of u).
         multipliers: one per equality constraint, (batch, p).
         inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive.
-        objective: f(x, y), (batch,).
-        converged: whether the status is ``Status.CONVERGED``, (batch,).
-        iterations: of the forward solver; 0 for a closed form, (batch,).
-        residual: the scaled residual of the optimality conditions, (batch,).
+        active: which constraints hold with equality, equalities first, (batch, p + q).
         codes: the statuses as integers, (batch,).
+        iterations: of the forward solver; 0 for a closed form, (batch,).
+        residual: the estimated distance to a solution, relative to the size of u, (batch,).
+        byproduct: what a solver left for a structured linear system, (batch, ...); most leave nothing.
+        objective: f(x, y), (batch,).
         messages: the solver's own words on each problem, often empty.
 
     Example:
@@ -87,12 +88,31 @@ class Solution:
     y: Tensor
     multipliers: Tensor
     inequality_multipliers: Tensor
-    objective: Tensor
-    converged: Tensor
+    active: Tensor
+    codes: Tensor
     iterations: Tensor
     residual: Tensor
-    codes: Tensor
+    byproduct: Tensor
+    objective: Tensor = field(default_factory=lambda: torch.empty(0))
     messages: tuple[str, ...] = ()
+
+    @property
+    def converged(self) -> Tensor:  # (batch,)
+        """Which problems are solved."""
+        return self.codes == Status.CONVERGED
+
+    def stacked(self) -> Tensor:  # (batch, p + q)
+        """The multipliers in the library's own convention, L = f - multipliers' c."""
+        return torch.cat([self.multipliers, -self.inequality_multipliers], -1)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields that a solver finds, in order."""
+        names = [entry.name for entry in fields(self)][:8]
+        return tuple(getattr(self, name) for name in names)
+
+    def take(self, rows: Tensor) -> Solution:
+        """The problems at these positions."""
+        return replace(self, **{name: x[rows] for name, x in vars(self).items() if isinstance(x, Tensor) and x.numel()})
 
     @property
     def status(self) -> list[Status]:
@@ -117,9 +137,9 @@ class Solution:
 
     def __repr__(self) -> str:
         counts = {kind.name.lower(): int((self.codes == kind).sum()) for kind in Status}
-        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         worst = self.residual.max().item() if self.residual.numel() else 0.0
-        return f"Solution(y: {tuple(self.y.shape)}, {told or 'empty'}, largest residual {worst:.1e})"
+        return f"Solution(y: {tuple(self.y.shape)}, {counted or 'empty'}, largest residual {worst:.1e})"
 
 
 @dataclass(frozen=True)
@@ -135,8 +155,8 @@ class RawSolution:
     codes: Tensor  # (batch,)
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
-    extra: Tensor | None = None  # (batch, ...), what a structured system can use again
-    factor: Prepared | None = None  # of the full system, for all problems, if the solver has come by one
+    byproduct: Tensor | None = None  # (batch, ...), what a structured system can use again
+    factors: Factorisation | None = None  # of the full system, for all problems, if the solver has come by them
     assessment: Assessment | None = None  # of these very points, if it has been made
 
     @classmethod
@@ -173,16 +193,19 @@ class RawSolution:
         multipliers = None if self.multipliers is None else self.multipliers.to(dtype)
         if dtype == self.y.dtype and (multipliers is None or multipliers is self.multipliers):
             return self
-        return replace(self, y=self.y.to(dtype), multipliers=multipliers, factor=None, assessment=None)
+        assessment = None if self.assessment is None else self.assessment.to(dtype)
+        return replace(self, y=self.y.to(dtype), multipliers=multipliers, factors=None, assessment=assessment)
 
     def take(self, rows: Tensor) -> RawSolution:
         """The problems at these positions (indices or a mask)."""
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         messages = tuple(self.messages[row] for row in rows.tolist())
-        extra = None if self.extra is None else self.extra[rows]
+        byproduct = None if self.byproduct is None else self.byproduct[rows]
         multipliers = None if self.multipliers is None else self.multipliers[rows]
-        factor = None if self.factor is None else self.factor.take(rows)
-        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, extra, factor)
+        factors = None if self.factors is None else self.factors.take(rows)
+        return RawSolution(
+            self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct, factors
+        )
 
     def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
         """The same with the problems at these indices replaced; what is not known of both is forgotten."""
@@ -199,5 +222,50 @@ class RawSolution:
             self.codes.index_copy(0, rows, part.codes),
             self.iterations.index_copy(0, rows, part.iterations),
             tuple(messages),
-            merge(self.extra, part.extra),
+            merge(self.byproduct, part.byproduct),
+            assessment=None if not self.assessment or not part.assessment else self.assessment.put(rows, part.assessment),
         )
+
+
+class SolverError(RuntimeError):
+    """At least one problem of the batch was not solved.
+
+    Attributes:
+        solution: everything that was computed, the solved problems included.
+        indices: the positions in the batch of the problems that failed.
+        hint: what else there is to say about the failures, often empty.
+
+    Example:
+        >>> import torch
+        >>> from declarative import DeclarativeNode, SolverError
+        >>> node = DeclarativeNode(lambda x, u: x * u, solver="scipy", start=())
+        >>> try:
+        ...     node(torch.ones(1))
+        ... except SolverError as error:
+        ...     print(error.indices, error.solution.status[0].name)
+        [0] UNBOUNDED
+    """
+
+    def __init__(self, solution: Solution, hint: str = "") -> None:
+        self.solution = solution
+        self.hint = hint
+        self.indices: list[int] = (~solution.converged).nonzero().flatten().tolist()
+        super().__init__(describe_failures(solution, self.indices, hint))
+
+    def __reduce__(self) -> tuple[type[SolverError], tuple[Solution, str]]:
+        return type(self), (self.solution, self.hint)
+
+
+def describe_failures(solution: Solution, indices: list[int], hint: str = "") -> str:
+    """Say in words which problems of a batch failed, how, and what to do."""
+    residual = solution.residual.tolist()
+    status = solution.status
+    lines = [f"{len(indices)} of {len(residual)} problems were not solved:"]
+    for i in indices[:LISTED]:
+        message = f" ({solution.messages[i]})" if solution.messages[i] else ""
+        lines.append(f"  problem {i}: {status[i].name.lower()}, residual {residual[i]:.1e}{message}")
+    if len(indices) > LISTED:
+        lines.append(f"  and {len(indices) - LISTED} more (see .solution.status)")
+    advice = dict.fromkeys(status[i] for i in indices)
+    lines += [f"{kind.name.lower()}: {kind.advice}" for kind in advice]
+    return "\n".join([*lines, hint] if hint else lines)

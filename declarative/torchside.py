@@ -76,6 +76,20 @@ def plain(x: Tensor) -> Tensor:
     return torch.autograd.forward_ad.unpack_dual(x).primal.detach() if has_tangent(x) else x.detach()
 
 
+def in_dispatch_mode() -> bool:
+    """Whether somebody listens to the operations: a fake mode, a tracer, a recording."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def own_memory(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """The tensor itself, or a copy if it shares memory with another one or several of its entries share theirs."""
+    memory = x.untyped_storage()
+    whole = x.is_contiguous() and memory.nbytes() == x.numel() * x.element_size() and not x._is_view()
+    if whole and all(other.untyped_storage().data_ptr() != memory.data_ptr() for other in others):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def versions(xs: Sequence[Tensor]) -> list[int]:
     """How often each tensor has been changed in place."""
     return [x._version for x in xs]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from declarative import Rule, Solver
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
@@ -145,7 +146,7 @@ def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: T
     return (z,)
 
 
-def _ball_system(point: Linearisation, kind: Kind) -> System:
+def _ball_system(point: Point, kind: Kind) -> System:
     ones = torch.ones_like(point.u)
     if kind == "objective":
         return DiagonalSystem(ones)
@@ -153,7 +154,7 @@ def _ball_system(point: Linearisation, kind: Kind) -> System:
     return DiagonalSystem(inverse) if kind == "curvature" else OneConstraintSystem(inverse, point.u, point.active)
 
 
-def _box_system(point: Linearisation, kind: Kind) -> System:
+def _box_system(point: Point, kind: Kind) -> System:
     ones = torch.ones_like(point.u)
     return BoxSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, NumericalWarning, Rule, Solver
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
@@ -135,7 +136,7 @@ class Eigh(Solver):
             codes=codes,
             iterations=codes.clone(),
             messages=("",) * batch.size,
-            extra=torch.cat([vectors, values.unsqueeze(-2)], -2),
+            byproduct=torch.cat([vectors, values.unsqueeze(-2)], -2),
         )
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
@@ -162,10 +163,10 @@ def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: T
     return (half + half.mT,)
 
 
-def _system(point: Linearisation, kind: Kind, chosen: Callable[[int], slice]) -> System:
+def _system(point: Point, kind: Kind, chosen: Callable[[int], slice]) -> System:
     X = point.batch.unshared().xs[0].to(point.u.dtype)
     m, k = point.batch.shape
-    extra = point.extra
+    extra = point.byproduct
     if extra is None or extra.shape[1:] != (m + 1, m):
         # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix does.
         order = torch.arange(m, dtype=X.dtype, device=X.device)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from declarative.linear.dense import factorise_dense
+from declarative.linear.dense import DenseFactorisation
 
 from .systems import Left, Reduction, times
 
@@ -118,7 +118,7 @@ def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tu
     u, s = left.solve_system(-program.q, level)
     rest = (~left.sound).nonzero().flatten()
     if len(rest):
-        solve = factorise_dense(program.Q[rest], rows[rest], active[rest], None)
+        solve = DenseFactorisation(program.Q[rest], rows[rest], active[rest], None)
         u[rest], s[rest] = solve(-program.q[rest], level[rest])
     return u, s, left
 
@@ -257,7 +257,7 @@ def _primal_directions(program: Program, point: Point, right: Residuals) -> Dire
     """With H = Q + G' diag(l / w) G."""
     weights = (point.l / point.w).unsqueeze(-1)
     hessian = program.Q + program.G.mT @ (weights * program.G)
-    solve = factorise_dense(hessian, program.A, torch.ones_like(program.b, dtype=torch.bool), None)
+    solve = DenseFactorisation(hessian, program.A, torch.ones_like(program.b, dtype=torch.bool), None)
 
     def direction(product: Tensor) -> Point:
         force = (point.l * right.unequal - product) / point.w  # dl = force + (l / w) G du

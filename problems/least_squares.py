@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, Rule
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import System
-from declarative.linear.systems import DenseSystem, HessianSystem
+from declarative.linear import DenseSystem, HessianSystem
 
 from .layer import Inputs, Layer, require_floating, require_shape
 
@@ -104,7 +105,7 @@ def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: float) -> Tensor:
     return y + (inverse @ left.unsqueeze(-1)).squeeze(-1)
 
 
-def _system(point: Linearisation, kind: Kind, ridge: float) -> System:
+def _system(point: Point, kind: Kind, ridge: float) -> System:
     A, _, w = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     hessian = A.mT @ (w.unsqueeze(-1) * A) + ridge * eye

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from declarative import Rule, Solver, Status
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import System
-from declarative.linear.systems import DenseSystem, HessianSystem
+from declarative.linear import DenseSystem, HessianSystem
 from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
@@ -275,7 +276,7 @@ def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.zeros_like(q)
 
 
-def _system(point: Linearisation, kind: Kind) -> System:
+def _system(point: Point, kind: Kind) -> System:
     left = point.factor
     if kind == "full" and isinstance(left, Left) and torch.equal(left.active, point.active):
         return LeftSystem(left)

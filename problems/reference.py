@@ -187,7 +187,7 @@ def _simplex(cp: Any, layer: Layer, x: Tensor) -> Statement:  # noqa: ARG001
 
 def _ball(cp: Any, layer: Layer, x: Tensor) -> Statement:
     radius = _configuration(layer)["radius"]
-    box = getattr(layer._spec.problem.inequality, "func", None) is in_box
+    box = getattr(layer._spec.plan.problem.inequality, "func", None) is in_box
     u, point = cp.Variable(x.shape[-1]), cp.Parameter(x.shape[-1])
     return Statement(cp.sum_squares(u - point) / 2, [cp.norm(u, "inf" if box else 2) <= radius], [point], u)
 
@@ -254,7 +254,7 @@ def _pooling(cp: Any, layer: Layer, x: Tensor) -> Statement:
 
 def _configuration(layer: Layer) -> dict[str, Any]:
     """The numbers that the layer's own functions are called with."""
-    problem = layer._spec.problem
+    problem = layer._spec.plan.problem
     functions = (problem.objective, problem.equality, problem.inequality)
     return {name: value for f in functions for name, value in getattr(f, "keywords", {}).items()}
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, NumericalWarning, Rule
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
-from declarative.linear.dense import rank_tolerance
+from declarative.linear.contract import rank_tolerance
 
 from .layer import Inputs, Layer, only_input
 from .sphere import squared_distance
@@ -83,7 +84,7 @@ def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: T
     return (z.view(xs[0].shape),)
 
 
-def _system(point: Linearisation, kind: Kind) -> System:
+def _system(point: Point, kind: Kind) -> System:
     if kind == "objective":
         return DiagonalSystem(torch.ones_like(point.u))
     R = point.u.view(point.batch.size, *point.batch.shape)

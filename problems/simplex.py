@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from declarative import Rule, Solver
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
@@ -196,14 +197,14 @@ def _uniform(x: Tensor) -> Tensor:
     return torch.ones_like(x) / x.shape[-1]
 
 
-def _entropic_system(point: Linearisation, kind: Kind, temperature: float) -> System:
+def _entropic_system(point: Point, kind: Kind, temperature: float) -> System:
     inverse = point.u / temperature
     if kind != "full":
         return DiagonalSystem(inverse)
     return OneConstraintSystem(inverse, torch.ones_like(point.u), point.active)
 
 
-def _simplex_system(point: Linearisation, kind: Kind) -> System:
+def _simplex_system(point: Point, kind: Kind) -> System:
     if kind != "full":
         return DiagonalSystem(torch.ones_like(point.u))
     return SimplexSystem(torch.ones_like(point.u), point.active)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from declarative import Rule, Solver, Status
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.linear.contract import System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
@@ -100,7 +101,7 @@ class Normalise(Solver):
         return Assessment(raw.multipliers, active, ~active, stationarity, violation, residual)
 
 
-def _system(point: Linearisation, kind: Kind) -> System:
+def _system(point: Point, kind: Kind) -> System:
     if kind == "objective":
         return DiagonalSystem(torch.ones_like(point.u))
     inverse = (1 / (1 - point.multipliers)).expand(point.u.shape)  # H = ||x|| I

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch._C._functorch import maybe_current_level
 
 from declarative import Rule
-from declarative.derivatives import Kind, Linearisation
+from declarative.derivatives import Point
+from declarative.structure import Kind
 from declarative.inputs import without_values
 from declarative.linear.contract import Pair, Solve, System
 
@@ -170,7 +171,7 @@ def _pullback(
     return -plan, plan.sum(-1) / (gamma * r) + s[:, :m], plan.sum(-2) / (gamma * c) + columns
 
 
-def _system(point: Linearisation, kind: Kind, gamma: float) -> System:
+def _system(point: Point, kind: Kind, gamma: float) -> System:
     if kind != "full":  # the constraints are linear: H = H_hat
         return DiagonalSystem(gamma * point.u)
     plan = point.u.view(point.batch.size, *point.batch.shape)

@@ -1,4 +1,4 @@
-"""The linear systems of back-propagation: factor once, solve many.
+"""The contract of a linear system: multiply, factor once, solve many; its solution can be differentiated.
 
 For a batch of problems with Hessian H, constraint Jacobian A and a mask D = diag(active) of the constraints that hold
 with equality, the system is symmetric and has the same shape whatever is active:
@@ -12,6 +12,7 @@ Here is what all such systems have in common: a solution that can be differentia
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,10 +20,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import NumericalWarning
 from ..torchside import transformed, value_is_hidden
-from .dense import Pair, Solve, times
 
-__all__ = ["Pair", "Solve", "System", "full_precision", "times"]
+Pair = tuple[Tensor, Tensor]
+Solve = Callable[[Tensor, Tensor], Pair]  # (r, t) -> (z, s), batch first
+
+
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A batch of matrices times a batch of vectors."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def or_one(size: Tensor) -> Tensor:
+    """A scale to divide by: 1 where it is zero or not finite."""
+    return torch.where((size > 0) & (size < torch.inf), size, 1.0)
+
+
+def rank_tolerance(matrix: Tensor) -> float:
+    """Eigenvalues below this fraction of the largest are zero to working precision."""
+    return 10 * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+
+
+def warn_of(which: Tensor, why: str, so: str) -> None:
+    """One warning for the problems of a batch that something is true of."""
+    warnings.warn(f"{int(which.sum())} problem(s) of the batch: {why}; {so}.", NumericalWarning, stacklevel=2)
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
@@ -53,7 +75,7 @@ class System(abc.ABC):
         """(z, s) for the right-hand side (r, t), differentiable in both and in the operands."""
         if torch.is_grad_enabled() or transformed() or value_is_hidden(r) or value_is_hidden(t):
             return _apply(type(self), r, t, *self.operands)
-        return self.factorise()(r, t)  # nobody differentiates: without the ceremony
+        return self.factorise()(r, t)  # nobody differentiates
 
 
 class _Solve(torch.autograd.Function):

@@ -1,207 +1,204 @@
-"""Factor the KKT matrix of every problem of a batch by the cheapest way that is safe for it.
+"""The dense KKT matrix of every problem of a batch, factored by the cheapest way that is safe for it.
 
-By Cholesky and the Schur complement D A H^-1 A' D where H is positive definite (elementwise where it is diagonal),
-by LU of the whole matrix where it is not, and by the least-norm solution where the matrix is singular.
+By Cholesky and the Schur complement A H^-1 A' where H is positive definite, by LU of the whole matrix where it is not,
+and by its spectrum where it is singular: the solution is then the one of least norm, and a warning says so.
+
+Nothing depends on units. Cholesky does the same whatever the units of u are, and its pivots are compared with the
+entries that they started from; the whole matrix is brought to rows and columns of unit size first, both alike.
 """
 
 from __future__ import annotations
 
-import warnings
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import NumericalWarning
 from ..torchside import value_is_hidden
+from .contract import Pair, Solve, System, or_one, rank_tolerance, times, warn_of
 
-Pair = tuple[Tensor, Tensor]
-Solve = Callable[[Tensor, Tensor], Pair]
-
-
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrices times a batch of vectors."""
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+EQUILIBRATIONS = 5  # sweeps over the matrix; each brings the logarithms of row sizes to half of what they were
+SINGULAR = "is singular (redundant constraints, a repeated eigenvalue, a flat objective or a kink)"
 
 
-def rank_tolerance(matrix: Tensor) -> float:
-    """Eigenvalues below this fraction of the largest are zero to working precision."""
-    return 10 * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+class DenseSystem(System):
+    """The system assembled from H (batch, m, m), A (batch, k, m) and active (batch, k)."""
+
+    def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
+        super().__init__(hessian, jacobian, active)
+        self.hessian = hessian
+        self.jacobian = jacobian
+        self.active = active
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        mask = self.active.to(z.dtype)
+        rows = self.jacobian * mask.unsqueeze(-1)
+        top = times(self.hessian, z) + times(rows.mT, s)
+        return top, times(rows, z) - (1 - mask) * s
+
+    def factorise(self, warn: bool = True) -> DenseFactorisation:
+        return DenseFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
+
+    def with_active(self, active: Tensor) -> DenseSystem:
+        """The same with other active constraints."""
+        return DenseSystem(self.hessian, self.jacobian, active)
+
+    def diagonal_entries(self) -> Tensor:  # (batch, m)
+        """The diagonal of H."""
+        return torch.diagonal(self.hessian, dim1=-2, dim2=-1)
+
+    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
+        """|H| |z|; an entry that is not finite does not count."""
+        return times(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
+
+    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
+        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
+        return (size.unsqueeze(-1) / self.hessian.abs()).nan_to_num(torch.inf).amin(-2)
 
 
-def factorise_dense(hessian: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> Solve:
-    """Factor the system of H (batch, m, m), A (batch, k, m) and active (batch, k).
+class HessianSystem(System):
+    """H z = r without constraint rows, for the approximate rules; s = 0.
 
-    Args:
-        name: what a warning calls the matrix where it is singular; None for no warning.
-    """
-    size = or_one(torch.linalg.vector_norm(hessian, torch.inf, (-2, -1)))
-    scaled = hessian / size[:, None, None]
-    scales = _Scales.of(scaled, size, jacobian, active)
-    rows, mask = scales.rows, scales.mask
-    if not scales.finite.all():
-        eye = torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
-        scaled = torch.where(scales.finite[:, None, None], scaled, eye)
-    schur, definite = _factorise_schur(scaled, rows, mask)
-    rest = ~definite
-    whole, singular = (None, rest) if definite.all() else _factorise_whole(scaled, rows, mask, rest, name)
-
-    def solve_scaled(r: Tensor, t: Tensor) -> Pair:
-        z, s = schur(r, t)
-        if whole is not None:
-            z[rest], s[rest] = whole(r[rest], t[rest])
-        return z, s
-
-    return scales.restored(solve_scaled, lambda z: times(scaled, z), name, singular)
-
-
-def factorise_diagonal(diagonal: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> Solve:
-    """The same for H = diag(d), given by d (batch, m), without forming a matrix that is larger than A."""
-    regular, definite = diagonal_schur(diagonal, jacobian, active)
-    rest = ~definite
-    dense = None
-    if rest.any():  # not worth a way of their own
-        dense = factorise_dense(torch.diag_embed(diagonal[rest]), jacobian[rest], active[rest], name)
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        z, s = regular(r, t)
-        if dense is not None:
-            z[rest], s[rest] = dense(r[rest], t[rest])
-        return z, s
-
-    return solve
-
-
-def diagonal_schur(diagonal: Tensor, jacobian: Tensor, active: Tensor | None) -> tuple[Solve, Tensor]:
-    """z = D^-1 (r - A' s) with (A D^-1 A') s = A D^-1 r - t, and for which problems this is accurate.
-
-    Decides nothing by values, so that it can be recorded. Without ``active`` all constraints hold with equality.
-    """
-    eps = torch.finfo(diagonal.dtype).eps
-    definite = diagonal.amin(-1) > eps**0.5 * diagonal.amax(-1)
-    if active is None and jacobian.shape[1] == 1:
-        return _one_constraint(diagonal, jacobian[:, 0], definite)
-    mask = torch.ones_like(jacobian[..., 0]) if active is None else active.to(diagonal.dtype)
-    rows = jacobian * mask.unsqueeze(-1)
-    weighted = rows / diagonal.unsqueeze(1)  # A H^-1, (batch, k, m)
-    complement = weighted @ rows.mT + torch.diag_embed(1 - mask)
-    small, info = torch.linalg.cholesky_ex(complement)
-    if mask.shape[-1]:  # pivots compared with what they were before elimination: units do not matter
-        pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (small, complement))
-        definite = definite & (info == 0) & (pivots.square() > eps**0.5 * before).all(-1)
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        right = (times(weighted, r) - mask * t).unsqueeze(-1)
-        s = torch.cholesky_solve(right, small)
-        # One step of refinement: what is left of the conditioning goes into s alone, for z follows from it exactly.
-        s = (s + torch.cholesky_solve(right - complement @ s, small)).squeeze(-1) * mask
-        return r / diagonal - times(weighted.mT, s), s
-
-    return solve, definite
-
-
-def _one_constraint(diagonal: Tensor, normal: Tensor, definite: Tensor) -> tuple[Solve, Tensor]:
-    """The same for a single equality constraint."""
-    weighted = normal / diagonal
-    complement = (weighted * normal).sum(-1, keepdim=True)
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        s = ((weighted * r).sum(-1, keepdim=True) - t) / complement
-        return r / diagonal - weighted * s, s
-
-    return solve, definite & (complement > 0).squeeze(-1)
-
-
-@dataclass(frozen=True)
-class _Scales:
-    """Rows of A brought to unit length and H to unit size.
-
-    So what counts as singular does not depend on the units of objective and constraints. Both scalings treat all of u
-    alike: the least-norm z stays the least-norm z.
+    A singular H is not an accident here (for an eigenvector, the Lagrangian's Hessian always is): the rules that use
+    this system are defined by the pseudo-inverse.
     """
 
-    size: Tensor  # of H, (batch,)
-    length: Tensor  # of the rows of A, (batch, k)
-    rows: Tensor  # D A, scaled, (batch, k, m)
-    mask: Tensor  # D, (batch, k)
-    finite: Tensor  # (batch,)
+    def __init__(self, hessian: Tensor) -> None:
+        super().__init__(hessian)
+        self.hessian = hessian
 
-    @classmethod
-    def of(cls, scaled: Tensor, size: Tensor, jacobian: Tensor, active: Tensor) -> _Scales:
-        mask = active.to(jacobian.dtype)
-        length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
-        rows = jacobian * (mask / length).unsqueeze(-1)
-        # A number that is not finite makes its sum not finite; a sum can overflow too, but not of scaled entries.
-        finite = (scaled.sum((-2, -1)) + rows.sum((-2, -1))).isfinite()
-        if not finite.all():
-            rows = torch.where(finite[:, None, None], rows, 0.0)
-            mask = mask * finite.unsqueeze(-1)
-            _warn(~finite, "a derivative is not finite", "their gradient is NaN")
-        return cls(size, length, rows, mask, finite)
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        return times(self.hessian, z), s
 
-    def restored(
-        self, solve_scaled: Solve, product: Callable[[Tensor], Tensor], name: str | None, singular: Tensor
-    ) -> Solve:
-        """The solution in the problem's own units, refined where its residual asks for it.
-
-        What is left above half of the digits is reported, unless the matrix is singular, which has been reported.
-        """
-        eps = torch.finfo(self.rows.dtype).eps
-
-        def residual(z: Tensor, s: Tensor, r: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            curved, pulled = product(z), times(self.rows.mT, s)
-            left, gap = r - curved - pulled, t - times(self.rows, z) + (1 - self.mask) * s
-            force = torch.maximum(r.abs(), curved.abs().maximum(pulled.abs())).amax(-1)
-            error = left.abs().amax(-1) / or_one(force)
-            if gap.shape[-1]:
-                error = torch.maximum(error, gap.abs().amax(-1) / or_one(largest_of(t, z, r)))  # H has unit size
-            return left, gap, error
+    def factorise(self) -> Solve:
+        none = self.hessian.new_zeros(self.hessian.shape[0], 0)
+        rows = none.unsqueeze(-1).expand(-1, 0, self.hessian.shape[-1])
+        inner = DenseFactorisation(self.hessian, rows, none.bool(), None)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
-            r, t = r / self.size[:, None], t * self.mask / self.length
-            z, s = solve_scaled(r, t)
-            left, gap, error = residual(z, s, r, t)
-            hidden = value_is_hidden(error)  # then no decision can depend on it
-            if hidden or bool((error > 100 * eps).any()):
-                change_z, change_s = solve_scaled(left, gap)
-                z, s = z + change_z, s + change_s
-                if not hidden:
-                    _report_error(residual(z, s, r, t)[2], singular, name)
-            if not self.finite.all():
-                z = torch.where(self.finite[:, None], z, torch.nan)
-            return z, s * self.size[:, None] / self.length * self.mask
+            return inner(r, t[:, :0])[0], torch.zeros_like(t)
 
         return solve
 
 
-def largest_of(*vectors: Tensor) -> Tensor:  # (batch,)
-    """The largest entry of any of them."""
-    return torch.cat([vector.abs() for vector in vectors], -1).amax(-1)
+class DenseFactorisation:
+    """The factors of [H A'D; DA -(I - D)] for H (batch, m, m), A (batch, k, m) and D = diag(active), (batch, k).
 
+    Args:
+        name: what a warning calls the matrix where it is singular; None for no warning.
+    """
 
-def _report_error(error: Tensor, singular: Tensor, name: str | None) -> None:
-    bad = (error > torch.finfo(error.dtype).eps ** 0.5) & ~singular
-    if name is not None and bool(bad.any()):
-        _warn(
-            bad,
-            f"{name} is so ill-conditioned that a relative residual of {float(error[bad].amax()):.0e} is left",
-            "so many digits of the gradient are lost; check(node, x) tells more",
+    def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> None:
+        self.name = name
+        self.hessian, self.rows, self.finite = _finite_part(hessian, jacobian, active)
+        self.mask = (active & self.finite.unsqueeze(-1)).to(hessian.dtype)
+        if name is not None and not self.finite.all():
+            warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
+        self._factorise()
+
+    def _factorise(self) -> None:
+        diagonal = torch.diagonal(self.hessian, dim1=-2, dim2=-1)
+        self.unit = torch.where(diagonal > 0, diagonal, 1.0).rsqrt()  # of u, (batch, m): then H has a unit diagonal
+        scaled = self.hessian * self.unit.unsqueeze(-1) * self.unit.unsqueeze(-2)
+        columns = self.rows * self.unit.unsqueeze(-2)
+        self.length = or_one(torch.linalg.vector_norm(columns, dim=-1))  # (batch, k)
+        self.scaled, self.scaled_rows = scaled, columns / self.length.unsqueeze(-1)
+        self._schur, self.definite = _factorise_schur(scaled, self.scaled_rows, self.mask)
+        self.rest = (~self.definite).nonzero().flatten()
+
+    @functools.cached_property
+    def _whole(self) -> _Whole:
+        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.name)
+
+    def curvature(self) -> Tensor:  # (batch,)
+        """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
+        signs = torch.ones_like(self.rest.new_zeros(len(self.mask)))
+        return signs.index_copy(0, self.rest, self._whole.curvature()) if len(self.rest) else signs
+
+    def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
+        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
+        problems, directions = self._whole.flat_directions()
+        return self.rest[problems], directions
+
+    def singular(self) -> Tensor:  # (batch,)
+        """Which matrices have no inverse."""
+        none = torch.zeros_like(self.finite)
+        return none.index_copy(0, self.rest, self._whole.singular) if len(self.rest) else none
+
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
+        t = t * self.mask
+        z, s = self._solve(r, t)
+        # Once more for what is left: that mends the last digits, and its size says how many digits were lost.
+        pulled = times(self.rows.mT, s)
+        left, gap = r - times(self.hessian, z) - pulled, t - times(self.rows, z)
+        change_z, change_s = self._solve(left, gap * self.mask)
+        if not value_is_hidden(r):
+            self._report_lost_digits(z, s, change_z, change_s)
+        z, s = z + change_z, (s + change_s) * self.mask
+        if not self.finite.all():
+            z = torch.where(self.finite[:, None], z, torch.nan)
+        return z, s
+
+    def _solve(self, r: Tensor, t: Tensor) -> Pair:
+        z, s = self._schur(r * self.unit, t / self.length)
+        z, s = z * self.unit, s / self.length
+        if len(self.rest):
+            z_rest, s_rest = self._whole(r[self.rest], t[self.rest])
+            z, s = z.index_copy(0, self.rest, z_rest), s.index_copy(0, self.rest, s_rest)
+        return z, s
+
+    def _report_lost_digits(self, z: Tensor, s: Tensor, change_z: Tensor, change_s: Tensor) -> None:
+        if self.name is None:
+            return
+        size, change = (
+            torch.cat([p / self.unit, q * self.length], -1).abs().amax(-1) for p, q in ((z, s), (change_z, change_s))
         )
+        lost = change / or_one(size)
+        bad = (lost > torch.finfo(z.dtype).eps ** 0.5) & self.finite
+        bad = bad & ~self.singular() if bool(bad.any()) else bad
+        if bool(bad.any()):
+            warn_of(
+                bad,
+                f"{self.name} is so ill-conditioned that its solution is only good to {float(lost[bad].amax()):.0e}",
+                "so many digits of the gradient are lost; check(node, x) tells more",
+            )
+
+
+def _finite_part(hessian: Tensor, jacobian: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """H and DA with problems blanked out that are not finite, and which are.
+
+    Curvature along an unknown that an active constraint fixes by itself never matters, even where it is infinite.
+    """
+    rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
+    finite = (hessian.sum((-2, -1)) + rows.sum((-2, -1))).isfinite()
+    if finite.all():
+        return hessian, rows, finite
+    alone = (rows != 0).sum(-1, keepdim=True) == 1
+    fixed = ((rows != 0) & alone).any(-2)  # (batch, m)
+    free = ~(fixed.unsqueeze(-1) | fixed.unsqueeze(-2))
+    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    repaired = torch.where(free, hessian, eye)
+    hessian = torch.where(finite[:, None, None], hessian, repaired)
+    finite = hessian.isfinite().all(-1).all(-1) & rows.isfinite().all(-1).all(-1)
+    keep = finite[:, None, None]
+    return torch.where(keep, hessian, eye), torch.where(keep, rows, 0.0), finite
 
 
 def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor) -> tuple[Solve, Tensor]:
-    """z = H^-1 (r - A' s) with (A H^-1 A') s = A H^-1 r - t, and for which problems this is accurate."""
-    eps = torch.finfo(hessian.dtype).eps
+    """z = H^-1 (r - A' s) with (A H^-1 A') s = A H^-1 r - t, and for which problems this is accurate.
+
+    With as many constraints as unknowns z follows from them alone, and not from a small H by cancellation.
+    """
     factor, info = torch.linalg.cholesky_ex(hessian)
-    definite = (info == 0) & _well_conditioned(factor, eps)
+    definite = (info == 0) & _well_conditioned(factor, hessian) & (mask.sum(-1) < hessian.shape[-1])
     if not definite.all():
         identity = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
         factor = torch.where(definite[:, None, None], factor, identity)
     half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)  # L^-1 A', (batch, m, k)
     complement = half.mT @ half + torch.diag_embed(1 - mask)
     small, info = torch.linalg.cholesky_ex(complement)
-    definite = definite & (info == 0) & _well_conditioned(small, eps)
+    definite = definite & (info == 0) & _well_conditioned(small, complement)
     if not definite.all():
         identity = torch.eye(mask.shape[-1], dtype=hessian.dtype, device=hessian.device)
         small = torch.where(definite[:, None, None], small, identity)
@@ -215,80 +212,137 @@ def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor) -> tuple[Solve
     return solve, definite
 
 
-def factorise_gram(rows: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor]:  # (batch, k, m), (batch, k)
-    """Factor A A' + (I - D) for rows of unit length, or zero; least norm where they depend on each other."""
-    gram = rows @ rows.mT + torch.diag_embed(1 - mask)
-    factor, info = torch.linalg.cholesky_ex(gram)
-    doubtful = ~((info == 0) & _well_conditioned(factor, torch.finfo(gram.dtype).eps))
-    spectral = _factorise_spectral(gram[doubtful], None) if doubtful.any() else None
-    if spectral is not None:
-        factor = torch.where(
-            doubtful[:, None, None], torch.eye(mask.shape[-1], dtype=gram.dtype, device=gram.device), factor
-        )
-
-    def solve(right: Tensor) -> Tensor:  # (batch, k)
-        result = torch.cholesky_solve(right.unsqueeze(-1), factor)
-        if spectral is not None:
-            result[doubtful] = spectral(right[doubtful].unsqueeze(-1))
-        return result.squeeze(-1)
-
-    return solve
-
-
-def _well_conditioned(factor: Tensor, eps: float) -> Tensor:
-    """Whether a Cholesky factor leaves half of the digits: past that, the whole matrix is the safer way."""
-    diagonal = torch.diagonal(factor, dim1=-2, dim2=-1)
-    if not diagonal.shape[-1]:
-        return torch.ones(diagonal.shape[:-1], dtype=torch.bool, device=diagonal.device)
-    ratio = (diagonal.amin(-1) / diagonal.amax(-1)).square()
-    result: Tensor = ratio > eps**0.5
+def _well_conditioned(factor: Tensor, matrix: Tensor) -> Tensor:  # (batch,)
+    """Whether elimination leaves half of the digits of every diagonal entry: past that, another way is safer."""
+    if not matrix.shape[-1]:
+        return torch.ones(matrix.shape[0], dtype=torch.bool, device=matrix.device)
+    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
+    result: Tensor = (pivots.square() > torch.finfo(matrix.dtype).eps ** 0.5 * before).all(-1)
     return result
 
 
-def _factorise_whole(
-    hessian: Tensor, rows: Tensor, mask: Tensor, rest: Tensor, name: str | None
-) -> tuple[Solve, Tensor]:
-    """LU for the rest, where the pivots say that the matrix is regular, its spectrum where they do not.
+class _Whole:
+    """LU where the pivots say that the matrix is regular, its spectrum where they do not."""
 
-    Returns:
-        The solution for the rest alone, and which of all the problems are solved by their spectrum.
+    def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, name: str | None) -> None:
+        self.m, self.rows, self.mask = hessian.shape[-1], rows, mask
+        matrix = kkt_matrix(hessian, rows, mask)
+        self.unit = _equilibrated(hessian, rows, mask)
+        self.matrix = matrix * self.unit.unsqueeze(-1) * self.unit.unsqueeze(-2)
+        self.factor, self.pivots, info = torch.linalg.lu_factor_ex(self.matrix)
+        size = torch.diagonal(self.factor, dim1=-2, dim2=-1).abs()
+        eps = torch.finfo(matrix.dtype).eps
+        doubtful = ~((info == 0) & (size.amin(-1) > eps ** (2 / 3) * size.amax(-1)))
+        self.doubtful = doubtful.nonzero().flatten()
+        self.singular = torch.zeros_like(doubtful)
+        if len(self.doubtful):
+            self._least_norm, irregular = _factorise_spectral(self.matrix[self.doubtful], matrix[self.doubtful])
+            self.singular = self.singular.index_copy(0, self.doubtful, irregular)
+            self.factor[self.doubtful] = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        if name is not None and self.singular.any():
+            warn_of(self.singular, f"{name} {SINGULAR}", "the least-norm solution was used; check(node, x) tells more")
+
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
+        right = torch.cat([r, t], -1)
+        scaled = (right * self.unit).unsqueeze(-1)
+        result = torch.linalg.lu_solve(self.factor, self.pivots, scaled).squeeze(-1) * self.unit
+        if len(self.doubtful):
+            result = result.index_copy(
+                0, self.doubtful, self._least_norm(right[self.doubtful], self.unit[self.doubtful])
+            )
+        return result[:, : self.m], result[:, self.m :]
+
+    @functools.cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(self.matrix)
+        return values, vectors
+
+    def curvature(self) -> Tensor:  # (batch,)
+        """By the inertia: a minimum has as many negative eigenvalues as there are rows, and none that is zero.
+
+        With rows that depend on each other, rank of them; each one that depends makes a zero eigenvalue of its own.
+        """
+        values = self._spectrum[0]
+        zero = rank_tolerance(self.matrix) * values.abs().amax(-1, keepdim=True)
+        negative, vanishing = (values < -zero).sum(-1), (values.abs() <= zero).sum(-1)
+        k = self.mask.shape[-1]
+        rank = torch.full_like(negative, k)
+        if bool(vanishing.any()):
+            rank = _rank(self.matrix[:, self.m :, : self.m]) + (self.mask == 0).sum(-1)
+        flat = vanishing - (k - rank)
+        return torch.where(negative > rank, -1, torch.where(flat > 0, 0, 1))
+
+    def flat_directions(self) -> tuple[Tensor, Tensor]:
+        values, vectors = self._spectrum
+        zero = values.abs() <= rank_tolerance(self.matrix) * values.abs().amax(-1, keepdim=True)
+        directions = vectors.mT[:, :, : self.m] * self.unit[:, None, : self.m]
+        present = zero & (vectors.mT[:, :, : self.m].abs().amax(-1) > 1e-6)  # and not among the multipliers alone
+        return present.nonzero()[:, 0], directions[present]
+
+
+def _rank(rows: Tensor) -> Tensor:  # (batch, k, m) -> (batch,)
+    if not rows.shape[1]:
+        return torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    values = torch.linalg.svdvals(rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True)))
+    tolerance = 10 * max(rows.shape[1:]) * torch.finfo(rows.dtype).eps
+    count: Tensor = (values > tolerance * values[:, :1]).sum(-1)
+    return count
+
+
+def _equilibrated(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch, m + k)
+    """Units of u and of the constraints in which the largest entry of each row of the KKT matrix is near 1.
+
+    H says what the units of u are, so that those of f do not matter; but not where the constraints alone fix u, whose
+    H may be nothing but rounding errors: there A does.
     """
-    m = hessian.shape[-1]
-    matrix = kkt_matrix(hessian[rest], rows[rest], mask[rest])
-    factor, pivots, info = torch.linalg.lu_factor_ex(matrix)
-    diagonal = torch.diagonal(factor, dim1=-2, dim2=-1).abs()
-    doubtful = ~((info == 0) & (diagonal.amin(-1) > torch.finfo(matrix.dtype).eps ** (2 / 3) * diagonal.amax(-1)))
-    spectral = _factorise_spectral(matrix[doubtful], name) if doubtful.any() else None
-    if spectral is not None:
-        factor[doubtful] = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        right = torch.cat([r, t], -1).unsqueeze(-1)
-        result = torch.linalg.lu_solve(factor, pivots, right)
-        if spectral is not None:
-            result[doubtful] = spectral(right[doubtful])
-        return result[:, :m, 0], result[:, m:, 0]
-
-    return solve, rest.masked_scatter(rest, doubtful)
+    by_curvature = _balanced(hessian)
+    columns = rows * by_curvature.unsqueeze(-2)
+    by_curvature = torch.cat([by_curvature, 1 / or_one(largest_entry(columns))], -1)
+    fixed = mask.sum(-1, keepdim=True) >= hessian.shape[-1]
+    if not bool(fixed.any()):
+        return by_curvature
+    return torch.where(fixed, _balanced(kkt_matrix(hessian, rows, mask)), by_curvature)
 
 
-def _factorise_spectral(matrix: Tensor, name: str | None) -> Callable[[Tensor], Tensor]:
-    values, vectors = torch.linalg.eigh(matrix)
+def _balanced(matrix: Tensor) -> Tensor:  # (batch, n, n) -> (batch, n)
+    """Factors for rows and columns alike that bring the largest entry of each row near 1; their mean for empty rows."""
+    size = matrix.abs()
+    unit = torch.ones_like(size[..., 0])
+    for _ in range(EQUILIBRATIONS):
+        unit = unit / or_one(largest_entry(size * unit.unsqueeze(-2)) * unit).sqrt()
+    empty = largest_entry(size) == 0
+    mean = (torch.where(empty, 0.0, unit.log()).sum(-1) / (~empty).sum(-1).clamp(min=1)).exp()
+    return torch.where(empty, mean.unsqueeze(-1), unit)
+
+
+def largest_entry(matrix: Tensor) -> Tensor:  # (batch, n, m) -> (batch, n)
+    """The largest absolute value of each row."""
+    return matrix.abs().amax(-1) if matrix.shape[-1] else matrix.new_zeros(matrix.shape[:-1])
+
+
+def _factorise_spectral(scaled: Tensor, matrix: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """The solution by eigenvalues, and which matrices are singular: those get the solution of least norm.
+
+    What is singular is decided in units of the matrix's own; the least norm is that of u in the user's units.
+    """
+    values = torch.linalg.eigvalsh(scaled)
     size = values.abs()
-    regular = size > rank_tolerance(matrix) * size.amax(-1, keepdim=True)
-    inverse = torch.where(regular, 1 / torch.where(regular, values, 1.0), 0.0)
-    if name is not None and not regular.all():
-        _warn(
-            ~regular.all(-1),
-            f"{name} is singular (redundant constraints, a repeated eigenvalue, a flat objective or a kink)",
-            "the least-norm solution was used; check(node, x) tells more",
-        )
+    regular = size > rank_tolerance(scaled) * size.amax(-1, keepdim=True)
+    singular = ~regular.all(-1)
+    plain = matrix / or_one(matrix.abs().amax((-2, -1), keepdim=True))
+    own_values, own_vectors = torch.linalg.eigh(torch.where(singular[:, None, None], plain, scaled))
+    order = own_values.abs().argsort(-1).argsort(-1)
+    kept = torch.where(singular[:, None], order >= (~regular).sum(-1, keepdim=True), regular)
+    inverse = torch.where(kept, 1 / torch.where(kept, own_values, 1.0), 0.0)
+    whole = or_one(matrix.abs().amax((-2, -1)))
 
-    def solve(right: Tensor) -> Tensor:
-        result: Tensor = vectors @ (inverse.unsqueeze(-1) * (vectors.mT @ right))
+    def solve(right: Tensor, unit: Tensor) -> Tensor:  # (batch, n)
+        unit = torch.where(singular[:, None], whole.rsqrt().unsqueeze(-1), unit)
+        projected = own_vectors.mT @ (right * unit).unsqueeze(-1)
+        result: Tensor = (own_vectors @ (inverse.unsqueeze(-1) * projected)).squeeze(-1) * unit
         return result
 
-    return solve
+    return solve, singular
 
 
 def kkt_matrix(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch, m + k, m + k)
@@ -298,10 +352,12 @@ def kkt_matrix(hessian: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (batch
     return torch.cat([top, bottom], -2)
 
 
-def or_one(size: Tensor) -> Tensor:
-    """A scale to divide by: 1 where it is zero or not finite."""
-    return torch.where((size > 0) & (size < torch.inf), size, 1.0)
-
-
-def _warn(which: Tensor, why: str, so: str) -> None:
-    warnings.warn(f"{int(which.sum())} problem(s) of the batch: {why}; {so}.", NumericalWarning, stacklevel=2)
+def least_squares(rows: Tensor, right: Tensor) -> Tensor:  # (batch, k, m), (batch, m) -> (batch, k)
+    """The least-squares, least-norm solution of A' l = right, for rows of unit length, or zero."""
+    gram = rows @ rows.mT + torch.diag_embed((rows.abs().amax(-1) == 0).to(rows.dtype))
+    none = torch.zeros_like(rows[:, :0])
+    factor = DenseFactorisation(gram, none.new_zeros(*gram.shape[:1], 0, gram.shape[-1]), none[..., 0].bool(), None)
+    empty = right[:, :0]
+    first = factor(times(rows, right), empty)[0]
+    # A second pass makes up for the squared condition number of the Gram matrix.
+    return first + factor(times(rows, right - times(rows.mT, first)), empty)[0]

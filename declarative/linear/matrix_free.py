@@ -7,6 +7,8 @@ is an estimate of the diagonal of H. Every iterate meets the constraints; memory
 
 from __future__ import annotations
 
+import copy
+import functools
 import warnings
 from collections.abc import Callable
 
@@ -14,8 +16,10 @@ import torch
 from torch import Tensor
 
 from ..errors import NumericalWarning
-from .contract import System
-from .dense import Pair, Solve, factorise_diagonal, or_one, times
+from .contract import Pair, Solve, System, or_one, times
+from .dense import DenseFactorisation, DenseSystem
+from .diagonal import DiagonalFactorisation
+from .directions import unforeseeable
 
 PROBES = 8  # of the diagonal, by random signs
 PATIENCE = 1000  # iterations
@@ -34,11 +38,11 @@ class MatrixFreeSystem(System):
         probe: Callable[[Tensor], Tensor],  # the same for several vectors, (batch, count, m)
         jacobian: Tensor,
         active: Tensor,
-        instead: Callable[[], System],
+        instead: Callable[[], DenseSystem],
         required: bool,
     ) -> None:
         super().__init__()
-        self.curvature = curvature
+        self.product = curvature
         self.probe = probe
         self.jacobian = jacobian
         self.active = active
@@ -48,32 +52,34 @@ class MatrixFreeSystem(System):
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         mask = self.active.to(z.dtype)
         rows = self.jacobian * mask.unsqueeze(-1)
-        return self.curvature(z) + times(rows.mT, s), times(rows, z) - (1 - mask) * s
+        return self.product(z) + times(rows.mT, s), times(rows, z) - (1 - mask) * s
 
-    def factorise(self) -> Solve:
-        diagonal = self._diagonal()
-        precondition = factorise_diagonal(diagonal, self.jacobian, self.active, None)
-
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            z, s = self._iterate(precondition, r, t, diagonal)
-            error = self._error(z, s, r, t, diagonal)
-            if bool((error <= torch.finfo(r.dtype).eps ** 0.7).all()):
-                return z, s
-            if self.required:
-                warnings.warn(
-                    f"conjugate gradients left a relative residual of {float(error.amax()):.0e}: the Hessian is "
-                    "indefinite along the constraints or too ill-conditioned; the dense system was solved instead.",
-                    NumericalWarning,
-                    stacklevel=2,
-                )
-            return self.instead().solve(r, t)
-
-        return solve
+    def factorise(self, warn: bool = True) -> MatrixFreeFactorisation:
+        return MatrixFreeFactorisation(self, warn)
 
     def solve(self, r: Tensor, t: Tensor) -> Pair:
         return self.factorise()(r, t)
 
-    def _diagonal(self) -> Tensor:  # (batch, m)
+    def with_active(self, active: Tensor) -> MatrixFreeSystem:
+        """The same with other active constraints."""
+        other = copy.copy(self)
+        other.active = active
+        return other
+
+    def diagonal_entries(self) -> Tensor:  # (batch, m)
+        """An estimate of the diagonal of H, positive."""
+        return self.estimate
+
+    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
+        """About |H| |z|."""
+        return torch.maximum(self.product(z).abs(), self.estimate * z.abs())
+
+    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
+        """About the smallest change of each unknown that changes an entry of H u by its size."""
+        return size / self.estimate
+
+    @functools.cached_property
+    def estimate(self) -> Tensor:  # (batch, m)
         """An estimate of the Hessian's diagonal, positive: the mean of d * (H d) over random signs d."""
         size, _, m = self.jacobian.shape
         generator = torch.Generator().manual_seed(0)
@@ -86,12 +92,57 @@ class MatrixFreeSystem(System):
         estimate = torch.where(noise < 0.5 * mean, estimate, mean)
         return torch.maximum(estimate, 1e-3 * or_one(mean))
 
-    def _iterate(self, precondition: Solve, r: Tensor, t: Tensor, diagonal: Tensor) -> Pair:
+
+class MatrixFreeFactorisation:
+    """A preconditioner, and the iteration that it serves."""
+
+    def __init__(self, system: MatrixFreeSystem, warn: bool) -> None:
+        self.system = system
+        self.warn = warn
+        self.jacobian, self.active = system.jacobian, system.active
+        self.curvature_times = system.product
+        self._precondition = DiagonalFactorisation(system.estimate, self.jacobian, self.active, None)
+
+    @functools.cached_property
+    def _dense(self) -> DenseFactorisation:
+        return self.system.instead().with_active(self.active).factorise(self.warn)
+
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
+        diagonal = self.system.estimate
+        z, s, _ = self._iterate(self._precondition, r, t, diagonal)
+        error = self._error(z, s, r, t, diagonal)
+        if bool((error <= torch.finfo(r.dtype).eps ** 0.7).all()):
+            return z, s
+        if self.system.required and self.warn:
+            warnings.warn(
+                f"conjugate gradients left a relative residual of {float(error.amax()):.0e}: the Hessian is "
+                "indefinite along the constraints or too ill-conditioned; the dense system was solved instead.",
+                NumericalWarning,
+                stacklevel=2,
+            )
+        return self._dense(r, t)
+
+    def curvature(self) -> Tensor:  # (batch,)
+        """Along the constraints: 1 if it is positive in the directions that the iteration tries, from a random one."""
+        diagonal = self.system.estimate
+        r = unforeseeable(len(diagonal), diagonal) * diagonal
+        *_, positive = self._iterate(self._precondition, r, torch.zeros_like(self.active, dtype=r.dtype), diagonal)
+        if bool(positive.all()):
+            return torch.ones(len(diagonal), dtype=torch.int64, device=diagonal.device)
+        return self._dense.curvature()
+
+    def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
+        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
+        return self._dense.flat_directions()
+
+    def _iterate(self, precondition: Solve, r: Tensor, t: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(z, s), and whether all the directions that were tried have positive curvature, (batch,)."""
         eps = torch.finfo(r.dtype).eps
         z, s = precondition(torch.zeros_like(r), t)  # on the constraints
-        residual = r - self.curvature(z)
+        residual = r - self.curvature_times(z)
         none = torch.zeros_like(t)
         whole = torch.maximum(r.abs(), residual.abs()).amax(-1, keepdim=True)
+        direction = torch.zeros_like(r)
         for _ in range(2):  # the second time what rounding errors have left of the constraints in it
             direction, s = precondition(residual, none)
             residual = residual - self._pulled(s)
@@ -100,11 +151,13 @@ class MatrixFreeSystem(System):
         # Below the rounding errors of what the constraints have taken up there is nothing to follow.
         noise = (eps * whole).square() / or_one(diagonal.amax(-1, keepdim=True))
         goal = torch.maximum(eps**1.8 * reduced.abs(), noise)
+        positive = torch.ones_like(reduced, dtype=torch.bool)
         # Unless it was asked for, it must not cost more than a part of assembling the matrix.
-        for _ in range(max(PATIENCE, r.shape[-1]) if self.required else r.shape[-1] // 4):
-            product = self.curvature(step)
+        for _ in range(max(PATIENCE, r.shape[-1]) if self.system.required else r.shape[-1] // 4):
+            product = self.curvature_times(step)
             curved = (step * product).sum(-1, keepdim=True)
             running = (curved > 0) & (reduced > goal)
+            positive = positive & ((curved > 0) | (reduced <= goal))
             if not bool(running.any()):
                 break
             length = torch.where(running, reduced / torch.where(running, curved, 1.0), 0.0)
@@ -115,11 +168,11 @@ class MatrixFreeSystem(System):
             direction_reduced = (residual * direction).sum(-1, keepdim=True)
             step = direction + torch.where(running, direction_reduced / or_one(reduced), 0.0) * step
             reduced = torch.where(running, direction_reduced, reduced)
-        return z, precondition(r - self.curvature(z), none)[1]
+        return z, precondition(r - self.curvature_times(z), none)[1], positive.squeeze(-1)
 
     def _error(self, z: Tensor, s: Tensor, r: Tensor, t: Tensor, diagonal: Tensor) -> Tensor:  # (batch,)
         """The relative residual of both halves of the system."""
-        left = r - self.curvature(z)
+        left = r - self.curvature_times(z)
         error = (left - self._pulled(s)).abs().amax(-1) / or_one(torch.maximum(r.abs(), left.abs()).amax(-1))
         mask = self.active.to(z.dtype)
         rows = self.jacobian * mask.unsqueeze(-1)

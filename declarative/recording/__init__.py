@@ -1,1 +1,6 @@
-"""Derivatives recorded once and replayed."""
+"""Derivatives recorded once and replayed, on the promise that the functions are pure."""
+
+from .cache import Recordings
+from .trace import RecordingError
+
+__all__ = ["RecordingError", "Recordings"]

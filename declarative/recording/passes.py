@@ -1,4 +1,4 @@
-"""A function of tensors as a graph of torch operations, made smaller than what autodiff writes.
+"""Smaller graphs: what autodiff of a mapped function writes, without what does not depend on the inputs.
 
 Autodiff of a mapped function multiplies by ones and by identity matrices, repeats itself, and spreads a matrix over all
 the vectors that it multiplies. None of that depends on the inputs, so it is removed once:
@@ -8,41 +8,40 @@ the vectors that it multiplies. None of that depends on the inputs, so it is rem
 - a matrix that was copied for each of many vectors is multiplied with all of them at once;
 - diagonal matrices are kept as their diagonals until they meet one that is not;
 - a result that nobody else needs is overwritten by the next one.
+
+Outputs own their memory: none is an input, a captured tensor, a constant, or a part of another output.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ..linear.directions import irregular
-from ..torchside import without_saved_tensor_hooks
+from .trace import CAPTURED, LITERALS, RecordingError, Trace, trace
 
 aten = torch.ops.aten
 
-LARGEST_GRAPH = 3000  # operations; more than that is a loop over the batch, written out
-SMALL_OUTPUT = 1 << 16  # entries
-MEMORY = 1 << 24  # bytes that the constants of a graph may take
-RECORDING = threading.Lock()  # make_fx is for one thread at a time
-
-
-class Unrecordable(Exception):  # noqa: N818
-    """The function cannot be recorded; it has to be called."""
+MEMORY = 1 << 28  # bytes that the constants of a graph may take
 
 
 class Graph:
-    """A recorded function."""
+    """A recorded function: simplified, compared with the function itself, and ready to be replayed."""
 
-    def __init__(self, module: fx.GraphModule, structure: pytree.TreeSpec) -> None:
-        self._forward = module.forward
-        self._structure = structure
-        self._is_tuple = structure.type is tuple and all(part.is_leaf() for part in structure.children())
+    def __init__(self, traced: Trace) -> None:
+        self._forward = traced.module.forward
+        self._structure = traced.structure
+        self._is_tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
+        used = {node.target for node in traced.module.graph.nodes if node.op == "get_attr"}
+        self._captured = [(x, kind_of(x)) for name, x in traced.captured.items() if name in used]
+
+    def is_current(self) -> bool:
+        """Whether the captured tensors still have the shapes and dtypes that were recorded."""
+        return all(kind_of(x) == kind for x, kind in self._captured)
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> Any:
         with torch.no_grad():
@@ -50,44 +49,35 @@ class Graph:
         return tuple(outputs) if self._is_tuple else pytree.tree_unflatten(outputs, self._structure)
 
 
-def record(
-    function: Callable[..., Any], tensors: Sequence[Tensor | None], copy: Callable[[Tensor], Tensor] = torch.clone
-) -> Graph:
+def kind_of(x: Tensor) -> tuple[Any, ...]:
+    """What a graph depends on of a tensor beside its values."""
+    return x.shape, x.stride(), x.dtype, x.device
+
+
+def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph:
     """The graph of a function for tensors like these.
 
-    Args:
-        function: of the tensors.
-        tensors: an example; None stays None.
-        copy: makes the graph's own copy of a tensor that the function has captured.
-
     Raises:
-        Unrecordable: the function depends on values in a way that a graph cannot express, or the graph is too long.
+        RecordingError: the function cannot be expressed as a graph.
     """
+    traced = trace(function, tensors)
     given = [x.detach() for x in tensors if x is not None]
-    structure: list[pytree.TreeSpec] = []
-
-    def flat_function(*present: Tensor) -> list[Tensor]:
-        parts = iter(present)
-        outputs, spec = pytree.tree_flatten(function(*(None if x is None else next(parts) for x in tensors)))
-        structure[:] = [spec]
-        return list(outputs)
-
-    try:
-        with RECORDING, torch.no_grad(), without_saved_tensor_hooks():
-            module = make_fx(torch.func.functionalize(flat_function, remove="mutations"))(*given)
-            if len(module.graph.nodes) > LARGEST_GRAPH:
-                raise Unrecordable(f"{len(module.graph.nodes)} operations")
-            _Simplifier(module, given, copy).run()
-            nearby = [_moved(x) for x in given]  # at a solution there are only rounding errors to compare
-            pairs = list(zip(flat_function(*nearby), module(*nearby), strict=True))
-    except Exception as error:  # whatever tracing does not support, calling does
-        raise Unrecordable(str(error)) from error
-    constants = [x for name, x in vars(module).items() if name.startswith(CONSTANT)]
+    _Simplifier(traced.module, given).run()
+    constants = [x for name, x in vars(traced.module).items() if name.startswith(CONSTANT)]
     if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
-        raise Unrecordable("its constants take too much memory")
-    if not all(_same(x, y) for x, y in pairs):
-        raise Unrecordable("the graph does not reproduce the function")
-    return Graph(module, structure[0])
+        raise RecordingError("the constants of the graph take too much memory: use record=False.")
+    graph = Graph(traced)
+    nearby = [
+        None if x is None else _moved(x) for x in tensors
+    ]  # at a solution there are only rounding errors to compare
+    with torch.no_grad():
+        called, replayed = (pytree.tree_leaves(result) for result in (function(*nearby), graph(nearby)))
+    if not all(_same(x, y) for x, y in zip(called, replayed, strict=True)):
+        raise RecordingError(
+            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python number "
+            "that is computed from a tensor? Use record=False."
+        )
+    return graph
 
 
 def _moved(x: Tensor) -> Tensor:
@@ -98,7 +88,7 @@ def _moved(x: Tensor) -> Tensor:
         return x
     moved = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     noise = irregular(x.reshape(-1)).reshape(x.shape)
-    return moved.copy_(x + 0.01 * (1 + x.abs()) * noise)
+    return moved.copy_(x.detach() + 0.01 * (1 + x.detach().abs()) * noise)
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
@@ -114,8 +104,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
 class _Simplifier:
     """Rewrites the graph of a module in place, with the values of an example at hand for shapes and constants."""
 
-    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor], copy: Callable[[Tensor], Tensor]) -> None:
-        self.copy = copy
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
         self.module = module
         self.graph = module.graph
         self.values: dict[fx.Node, Any] = {}
@@ -146,19 +135,18 @@ class _Simplifier:
         # the output stays as it is
 
     def _capture(self, node: fx.Node) -> None:
-        """A tensor that the function captured: copied, because its owner may change it."""
-        value = self.copy(getattr(self.module, str(node.target)))
-        node.target = f"captured_{node.target}"
-        vars(self.module)[node.target] = value
+        """A captured tensor, whose value is read in every call; one that was made from numbers is a constant."""
+        value = getattr(self.module, str(node.target))
         self.values[node] = value
-        self.constant.add(node)
+        if str(node.target).startswith(CAPTURED) and all(user.target in LITERALS for user in node.users):
+            self.constant.add(node)
 
     def _call(self, node: fx.Node) -> None:
         arguments, options = fx.node.map_arg((_args(node), node.kwargs), lambda n: self.values[n])
         target: Any = RESHAPED_IN_PLACE.get(node.target, node.target)
         node.target = target
-        if _impure(node):
-            raise Unrecordable(f"{node.target} changes something")
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            raise RecordingError(f"{target} changes a tensor in place: use record=False.")
         try:
             value = self._stacked(node) if target is aten.mm.default else None
             value = target(*arguments, **options) if value is None else value
@@ -252,15 +240,19 @@ class _Simplifier:
                 return
 
     def _own_outputs(self) -> None:
-        """Small constants are returned as copies, which the caller may change; large ones stay within the library."""
+        """Copy what the caller must not get: an input, a captured tensor, a constant, or a part of another output."""
         (output,) = [node for node in self.graph.nodes if node.op == "output"]
+        taken = {_memory(self.values[node]) for node in self.graph.nodes if node.op in ("placeholder", "get_attr")}
 
         def owned(node: fx.Node) -> fx.Node:
             value = self.values[node]
-            small = node in self.constant and isinstance(value, Tensor) and value.numel() <= SMALL_OUTPUT
-            return self._add(output, aten.clone.default, node) if small else node
+            spread = 0 in value.stride() and value.numel() > 1
+            if _memory(value) in taken or node in self.constant or spread:
+                return self._add(output, own_copy, node)
+            taken.add(_memory(value))
+            return node
 
-        output.args = fx.node.map_arg(output.args, owned)
+        output.args = ([owned(node) for node in _args(output)[0]],)
 
     def _forget_unused(self) -> None:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
@@ -490,6 +482,15 @@ class _Simplifier:
         return self._add(node, aten.reshape.default, product, list(self.values[node].shape))
 
 
+def own_copy(x: Tensor) -> Tensor:
+    """A copy in memory of its own, each entry once."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
 def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
     """A batch of matrices plus diag(d)."""
     return plus_diagonal_(matrix.clone(memory_format=torch.contiguous_format), diagonal)
@@ -535,13 +536,6 @@ SHAPE_ONLY = (
     aten.new_ones.default,
     aten.new_full.default,
 )
-
-
-def _impure(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _compressed(value: Tensor) -> Tensor:

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from ..adaptive import Adaptive
 from ..boundary import corner_hint
-from ..derivatives import Linearisation
+from ..derivatives import Point
 from ..errors import NumericalWarning
+from ..forward import Call
 from ..gradients import RULES, Exact
-from ..implicit import Call, Solved, _without_failures
+from ..implicit import Spec, without_failures
 from ..inputs import Inputs
-from ..linear.dense import kkt_matrix, rank_tolerance
+from ..linear.contract import rank_tolerance
+from ..linear.dense import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
-from ..solution import Status
+from ..solution import Solution, Status
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
 from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
@@ -58,7 +60,8 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
 
 def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     masking = node.with_gradient("exact")
-    masking._spec = dataclasses.replace(masking._spec, on_failure="mask")
+    plan = dataclasses.replace(masking._spec.plan, on_failure="mask")
+    masking._spec = spec = dataclasses.replace(masking._spec, plan=plan)
     try:
         with torch.enable_grad():  # without, a captured parameter would be fine
             inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
@@ -72,17 +75,18 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     yield Line("captured parameters", "none", Grade.PASS)
     yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
     yield _solved_line(solved, corner_hint(call.batch(inputs.xs, solved), solved.y, solved.codes))
-    good = solved.codes == Status.CONVERGED
-    yield from guarded("optimality", lambda: _optimality_lines(call.linearise(inputs.xs, solved)))
-    if not good.any():
+    good = solved.converged
+    yield from guarded("optimality", lambda: _optimality_lines(spec.point(call, inputs.xs, solved)))
+    some = bool(good.any())  # if none, the second-order conditions may tell why
+    safe = without_failures(call, inputs.xs, solved) if some and not good.all() else (inputs.xs, solved)
+    point = spec.point(call, *safe)
+    yield from guarded("second order", lambda: _second_order_lines(point))
+    if not some:
         yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
         return
-    safe = _without_failures(call, inputs.xs, solved, good) if not good.all() else (inputs.xs, solved)
-    point = call.linearise(*safe)
-    yield from guarded("second order", lambda: _second_order_lines(point))
     for i in range(len(xs)):
         if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
-            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(call, inputs, i)]))  # type: ignore[misc]
+            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(spec, call, inputs, i)]))  # type: ignore[misc]
     yield from guarded("gradient rule", lambda: _rule_lines(node, point))
     if node._records:
         yield from guarded("recorded equals called", lambda: iter([_replay_line(masking, inputs, xs)]))
@@ -98,7 +102,7 @@ def _error_line(error: Exception) -> Line:
     return Line("captured parameters" if captured else "callables", message, Grade.FAIL, notes)
 
 
-def _callables_line(inputs: Inputs, solved: Solved) -> Line:
+def _callables_line(inputs: Inputs, solved: Solution) -> Line:
     p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
     shape = tuple(solved.y.shape[1:])
     value = f"{inputs.size} problem(s), u of shape {shape}, {p} equality and {q} inequality constraint(s)"
@@ -107,9 +111,9 @@ def _callables_line(inputs: Inputs, solved: Solved) -> Line:
     return Line("callables", value, Grade.PASS)
 
 
-def _dtype_line(call: Call, inputs: Inputs, solved: Solved) -> Line:
+def _dtype_line(call: Call, inputs: Inputs, solved: Solution) -> Line:
     one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    functions = {name: getattr(call.spec.problem, name) for name in ("objective", "equality", "inequality")}
+    functions = {name: getattr(call.plan.problem, name) for name in ("objective", "equality", "inequality")}
     returned = {name: f(*one, solved.y[0]).dtype for name, f in functions.items() if f is not None}
     others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
     value = f"{inputs.dtype} in and out"
@@ -121,7 +125,7 @@ def _dtype_line(call: Call, inputs: Inputs, solved: Solved) -> Line:
     return Line("dtype", value, Grade.PASS)
 
 
-def _solved_line(solved: Solved, hint: str) -> Line:
+def _solved_line(solved: Solution, hint: str) -> Line:
     total, failed = len(solved.codes), solved.codes[solved.codes != Status.CONVERGED]
     iterations = f"{solved.iterations.double().mean():.1f} iterations on average"
     value = f"{total - len(failed)} of {total} problems, {iterations}"
@@ -132,7 +136,7 @@ def _solved_line(solved: Solved, hint: str) -> Line:
     return Line("solved", value, Grade.FAIL, " ".join([*advice, hint] if hint else advice))
 
 
-def _optimality_lines(point: Linearisation) -> Iterator[Line]:
+def _optimality_lines(point: Point) -> Iterator[Line]:
     batch, u = point.batch, point.u
     found = assess(batch, u)
     tolerance = optimality_tolerance(u.dtype)
@@ -156,7 +160,7 @@ def _optimality_lines(point: Linearisation) -> Iterator[Line]:
         yield Line("strict complementarity", value, Grade.WARN if weak else Grade.PASS, advice if weak else "")
 
 
-def _second_order_lines(point: Linearisation) -> Iterator[Line]:
+def _second_order_lines(point: Point) -> Iterator[Line]:
     if point.batch.m > LARGE:
         names = ("rank of A", "minimum", "conditioning")
         yield from (Line(name, f"not tested for more than {LARGE} variables", Grade.SKIP) for name in names)
@@ -221,13 +225,13 @@ def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundan
     return Line("conditioning", value, Grade.PASS)
 
 
-def _gradient_line(call: Call, inputs: Inputs, i: int) -> Line:
+def _gradient_line(spec: Spec, call: Call, inputs: Inputs, i: int) -> Line:
     """Compare the exact gradient of input i with finite differences of the solver, in float64 if the callables can."""
     name = f"gradient of input {i}"
     try:
-        return _judge_gradient(name, compare_gradient(call, inputs, i, torch.float64), torch.float64)
+        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, torch.float64), torch.float64)
     except Exception:  # constants of another dtype, most likely: then in the precision of the inputs
-        return _judge_gradient(name, compare_gradient(call, inputs, i, inputs.work), inputs.work)
+        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, inputs.work), inputs.work)
 
 
 def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
@@ -264,7 +268,7 @@ def _replay_line(node: DeclarativeNode, inputs: Inputs, xs: tuple[Tensor, ...]) 
     return Line(name, value, Grade.WARN if advice else Grade.PASS, advice)
 
 
-def _rule_lines(node: DeclarativeNode, point: Linearisation) -> Iterator[Line]:
+def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     rule = node.gradient.cheap if isinstance(node.gradient, Adaptive) else node.gradient
     wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
     if isinstance(rule, Exact) or not wanted:

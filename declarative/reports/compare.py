@@ -11,11 +11,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..implicit import Call, Solved
+from ..forward import Call
 from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch, flat
+from ..solution import Solution
 from ..table import as_html, as_text
 from ..theory.assumptions import LARGE
 from ..theory.descent import inputs_that_count
@@ -347,7 +348,7 @@ class _Judge:
     batched: bool
 
     @classmethod
-    def of(cls, inputs: Inputs, call: Call, solved: Solved) -> _Judge:
+    def of(cls, inputs: Inputs, call: Call, solved: Solution) -> _Judge:
         xs = tuple(x.detach() for x in inputs.xs)
         return cls(call.batch(xs, solved).in_double(), inputs.batched)
 
@@ -386,7 +387,8 @@ def batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: I
 
     A ready-made layer may expand an input that comes without a batch dimension.
     """
-    dims = node._spec.in_dims if isinstance(node._spec.in_dims, tuple) else (node._spec.in_dims,) * len(leaves)
+    given = node._spec.plan.in_dims
+    dims = given if isinstance(given, tuple) else (given,) * len(leaves)
     return [
         None if dim is None or x is None or x.dim() < arranged.dim() else dim
         for x, dim, arranged in zip(leaves, dims, inputs.xs, strict=False)

@@ -177,10 +177,10 @@ class _Case:
         if hasattr(self.node, "generic"):
             generic: DeclarativeNode = self.node.generic()  # type: ignore[operator]
             return generic
-        spec, batched = self.node._spec, any(dim is not None for dim in self.dims)
-        start = spec.start if spec.start is not None else self.y.shape[batched:]
-        functions = (spec.problem.objective, spec.problem.equality, spec.problem.inequality)
-        return DeclarativeNode(*functions, start=start, in_dims=spec.in_dims, hessian="dense", record=False)
+        plan, batched = self.node._spec.plan, any(dim is not None for dim in self.dims)
+        start = plan.start if plan.start is not None else self.y.shape[batched:]
+        functions = (plan.problem.objective, plan.problem.equality, plan.problem.inequality)
+        return DeclarativeNode(*functions, start=start, in_dims=plan.in_dims, structure="dense")
 
     # The tests.
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..forward import Call, solve
 from ..gradients import RULES
-from ..implicit import Call, _without_failures, solve_plain
+from ..implicit import Spec, without_failures
 from ..inputs import Inputs
 from ..problem import flat
-from ..solution import Status
 from ..theory.descent import pull_each
 
 DIRECTIONS = 3  # random directions in which an input is moved
@@ -47,19 +47,19 @@ class Comparison:
         )
 
 
-def compare_gradient(call: Call, inputs: Inputs, i: int, dtype: torch.dtype) -> Comparison:
+def compare_gradient(spec: Spec, call: Call, inputs: Inputs, i: int, dtype: torch.dtype) -> Comparison:
     """Move input i in random directions, and compare what the solver does with what the exact gradient says.
 
     Of a step h, truncation costs h^2 and a solver with an error e costs e / h; with h = eps^(1/4) a solution that is
     good to half of the digits still gives a meaningful comparison.
     """
-    call = dataclasses.replace(call, work=dtype, differentiable=False, messages=[])
+    call = dataclasses.replace(call, work=dtype, differentiable=False)
     xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs.xs)
-    middle = solve_plain(call, xs)
-    good = middle.codes == Status.CONVERGED
+    middle, _ = solve(call, xs)
+    good = middle.converged
     if not good.any():
         return Comparison(lost=len(good))
-    point = call.linearise(*_without_failures(call, xs, middle, good))
+    point = spec.point(call, *without_failures(call, xs, middle))
     point = dataclasses.replace(point, batch=point.batch.unshared())
     step = torch.finfo(dtype).eps ** 0.25 * max(1.0, xs[i].nan_to_num(0.0, 0.0, 0.0).abs().max().item())
     generator = torch.Generator().manual_seed(0)
@@ -69,8 +69,8 @@ def compare_gradient(call: Call, inputs: Inputs, i: int, dtype: torch.dtype) -> 
             torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
             for like in (xs[i], point.u)
         )
-        ends = [solve_plain(call, (*xs[:i], xs[i] + h * direction, *xs[i + 1 :])) for h in (step, -step)]
-        solved = good & (ends[0].codes == Status.CONVERGED) & (ends[1].codes == Status.CONVERGED)
+        ends = [solve(call, (*xs[:i], xs[i] + h * direction, *xs[i + 1 :]))[0] for h in (step, -step)]
+        solved = good & ends[0].converged & ends[1].converged
         each = direction.unsqueeze(0) if inputs.in_dims[i] is None else direction
         predicted = (pull_each(RULES["exact"], point, v, [i]) * flat(each)).sum(-1)
         smooth = (ends[0].active == ends[1].active).all(-1)

@@ -32,6 +32,7 @@ class Solver(abc.ABC):
     """
 
     needs_start = True
+    stationary = False  # whether it is to find stationary points that need not be minima
 
     @abc.abstractmethod
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # start: (batch, m)

@@ -1,8 +1,12 @@
-"""That a problem has no solution, proved as far as a few points can: a theorem of the alternative for convex problems.
+"""That a problem has no solution, proved as far as a few points can.
 
+Infeasible, by a theorem of the alternative for convex problems:
 With weights w, not negative for inequalities, phi = w'c is zero or less at every feasible point. If phi is convex, and
 stationary where it is positive, it is positive everywhere: there is no feasible point, and no other solver finds one.
 The weights are the violations themselves: where their sum of squares is least, they pull against each other.
+
+Unbounded, by a ray: from the start through a point far away the objective falls by no less from one power of ten to the
+next, and the constraints stay satisfied.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..linear.dense import or_one, times
+from ..linear import or_one, times
 from ..linear.directions import irregular
 from ..problem import Batch
 
@@ -24,23 +28,41 @@ STEPS = 15  # of Newton's method, from where a solver got stuck
 LENGTHS = (1.0, 0.5, 0.1, 0.01)  # of a step; the best is taken
 
 
+DECADES = 6  # that the objective has to go on falling over
+RAY_FEASIBLE = 1e-6  # violations along a ray, relative to what is summed up in a constraint
+AWAY = 1e3  # sizes of the start: a ray is looked at from points that are further away than this
+
+
+def proves_unbounded(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
+    """Which problems fall for ever from the start through u; asked only where u has run far away."""
+    away = u - start
+    proved = (away.abs().amax(-1) > AWAY * (1 + start.abs().amax(-1))) & away.isfinite().all(-1)
+    if not bool(proved.any()):
+        return proved
+    lengths = [10.0**decade for decade in range(-1, DECADES)]
+    points = [start + length * torch.where(proved.unsqueeze(-1), away, 0.0) for length in lengths]
+    heights = torch.stack([batch.objective(point) for point in points]).double()
+    drops = heights[:-1] - heights[1:]
+    falls = (drops > 0) & (drops >= 0.5 * torch.cat([drops[:1], drops[:-1]]))
+    falls = falls | (heights[1:] == -torch.inf)
+    proved = proved & falls.all(0)
+    for point in points[1:] if batch.k else []:
+        values, jacobian = batch.constraints(point), batch.jacobian(point)
+        missed = torch.cat([values[:, : batch.p].abs(), values[:, batch.p :].clamp(min=0.0)], -1)
+        proved = proved & (missed <= RAY_FEASIBLE * (times(jacobian.abs(), point.abs()) + 1e-300)).all(-1)
+    return proved
+
+
 def proves_infeasible(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
-    """Which problems are shown to be infeasible, near u; that phi is convex is tested at several points."""
-    if not batch.k:
+    """Which problems are shown to be infeasible, from u or from the start; phi is tested at several points."""
+    if not batch.k or not batch.size:
         return torch.zeros(batch.size, dtype=torch.bool, device=u.device)
     batch = batch.in_double()
     work = next((x.dtype for x in batch.xs if x.is_floating_point()), u.dtype)
     violation = _Violation.of(batch, start.to(work))
-    u = violation.least(u.to(work))
-    weights = violation.weights(u)
-    phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(violation.slope(u), dim=-1)
-    size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
-    proved: Tensor = phi > REACH * slope * size
-    for i in range(POINTS):
-        if not proved.any():
-            break
-        away = DISTANCES[i % len(DISTANCES)] * size.unsqueeze(-1) * irregular(u, 0.7 + 0.3 * i)
-        proved = proved & _is_convex(violation.curvature(u + away, weights))
+    proved = violation.proves(u.to(work))
+    if not bool(proved.all()):  # a solver may have run away from where it can be seen
+        proved = proved | violation.proves(start.to(work))
     return proved
 
 
@@ -55,9 +77,23 @@ class _Violation:
     def of(cls, batch: Batch, start: Tensor) -> _Violation:
         problem = dataclasses.replace(batch.problem, objective=_nothing)  # so that L = -w'c
         return cls(
-            dataclasses.replace(batch, problem=problem, recording=None),
+            dataclasses.replace(batch, problem=problem, evaluator=None),
             or_one(torch.linalg.vector_norm(batch.jacobian(start), dim=-1)),
         )
+
+    def proves(self, u: Tensor) -> Tensor:  # (size,)
+        """Whether w'c is positive, stationary and convex where the violation is least, near u."""
+        u = self.least(u)
+        weights, batch = self.weights(u), self.batch
+        phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(self.slope(u), dim=-1)
+        size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
+        proved: Tensor = phi > REACH * slope * size
+        for i in range(POINTS):
+            if not proved.any():
+                break
+            away = DISTANCES[i % len(DISTANCES)] * size.unsqueeze(-1) * irregular(u, 0.7 + 0.3 * i)
+            proved = proved & _is_convex(self.curvature(u + away, weights))
+        return proved
 
     def weights(self, u: Tensor) -> Tensor:  # (size, k)
         values, p = self.batch.constraints(u), self.batch.p

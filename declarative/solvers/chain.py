@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch
-from ..solution import RawSolution, Status
+from ..solution import RawSolution
 from .base import Solver
-from .certificate import proves_infeasible
+from .certificate import proves_infeasible, proves_unbounded
 from .newton import Newton
 from .scipy import Scipy
 
@@ -32,7 +32,11 @@ class Chain(Solver):
         ['Newton', 'Newton']
     """
 
-    solvers: tuple[Solver, ...] = (Newton(), Scipy(method="SLSQP"), Scipy(method="trust-constr"))
+    solvers: tuple[Solver, ...] = (
+        Newton(),
+        Scipy(method="SLSQP", options={"maxiter": 300}),
+        Scipy(method="trust-constr", options={"maxiter": 300}),
+    )
 
     def __post_init__(self) -> None:
         solvers: object = self.solvers
@@ -51,7 +55,7 @@ class Chain(Solver):
                 break
             new = solver.solve(batch.select(rows), start[rows])
             solved = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-            solved[_unsolved(batch.select(rows), new)] = False
+            solved[_unsolved(batch.select(rows), new, start[rows])] = False
             best = best.put(rows[solved], new.take(solved))
             rows = rows[~solved]
         return best
@@ -59,22 +63,16 @@ class Chain(Solver):
 
 def _worth_trying(batch: Batch, raw: RawSolution, start: Tensor) -> Tensor:
     """The positions of the problems that the first solver left, without those that have no solution for sure."""
-    rows = _unsolved(batch, raw)
-    stuck = rows[raw.codes[rows] == Status.INFEASIBLE]
-    if not len(stuck):
-        return rows
-    hopeless = stuck[proves_infeasible(batch.select(stuck), raw.y[stuck], start[stuck])]
-    return rows[~torch.isin(rows, hopeless)]
-
-
-def _unsolved(batch: Batch, raw: RawSolution) -> Tensor:
-    """The positions of the problems that a solver left, unless it has seen that they have no solution.
-
-    Those that it gave up on may be solved all the same.
-    """
-    rows = ((raw.codes != Status.CONVERGED) & (raw.codes != Status.UNBOUNDED)).nonzero().flatten()
+    rows = _unsolved(batch, raw, start)
     if not len(rows):
         return rows
-    multipliers = None if raw.multipliers is None else raw.multipliers[rows]
-    found = assess(batch.select(rows), raw.y[rows], multipliers)
-    return rows[found.residual > optimality_tolerance(raw.y.dtype)]
+    part, u, first = batch.select(rows), raw.y[rows], start[rows]
+    return rows[~(proves_unbounded(part, u, first) | proves_infeasible(part, u, first))]
+
+
+def _unsolved(batch: Batch, raw: RawSolution, start: Tensor) -> Tensor:
+    """The positions of the problems that a solver left; one that it gave up on may be solved all the same."""
+    found = raw.assessment
+    if found is None:
+        found = assess(batch, raw.y, raw.multipliers, travel=(raw.y - start).abs())
+    return (found.residual > optimality_tolerance(raw.y.dtype)).nonzero().flatten()

@@ -11,7 +11,7 @@ from ..arguments import require_flags
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
-from .polish import NEAR, polish
+from .polish import CLOSE, polish
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class ClosedForm(Solver):
     Args:
         function: the formula, or any solver of your own. For an unbatched node it sees unbatched inputs.
         polish: finish what it returns by Newton steps on the optimality conditions, for a formula that is approximate.
+        stationary: accept saddle points and maxima too: the formula is for a stationary point, such as any eigenvector.
 
     Example:
         >>> import torch
@@ -34,13 +35,14 @@ class ClosedForm(Solver):
 
     function: Callable[..., Tensor]
     polish: bool = False
+    stationary: bool = False
 
     needs_start = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"function must be a function of (*xs), but is {type(self.function).__name__}.")
-        require_flags(polish=self.polish)
+        require_flags(polish=self.polish, stationary=self.stationary)
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Accept ``start``, which the node has obtained from the function."""
@@ -48,5 +50,5 @@ class ClosedForm(Solver):
         if not self.polish:
             return raw
         raw = polish(batch, raw)
-        rough = [f"ClosedForm: too far off to be polished, which takes a residual below {NEAR:g}", ""]
+        rough = [f"ClosedForm: too far off to be polished, which takes a Newton step below {CLOSE:g}", ""]
         return replace(raw, messages=tuple(rough[code == Status.CONVERGED] for code in raw.codes.tolist()))

@@ -3,13 +3,17 @@
 Equalities are handled by Newton's method on the optimality conditions (SQP), inequalities by a primal-dual interior
 point: g(u) + s = 0 with slacks s > 0 and s_i y_i = barrier -> 0. With L = f + y' c the step solves
 
-    [ H + d I   A'    G'   ] [du  ]     [ D_U L           ]
+    [ H + d D   A'    G'   ] [du  ]     [ D_U L           ]
     [ A         0     0    ] [dy_h] = - [ h               ]
     [ G         0    -S/Y  ] [dy_g]     [ g + barrier / y ]
 
-where d >= 0 is the least regularisation that makes the Hessian positive definite on the directions that the equalities
-leave free, so that the method looks for minima. A step is accepted if it reduces an exact penalty function, after a
-second-order correction where that helps.
+where d >= 0 is the least regularisation (D: the size of H's diagonal) that makes the Hessian positive definite on the
+directions that the equalities leave free, so that the method looks for minima. A step is accepted if a filter of
+(violation, objective) says that it makes progress, after a second-order correction where that helps; where no step along
+the direction is accepted, feasibility is restored by a damped Gauss-Newton method first.
+
+Nearly always an iteration is :func:`_iteration`, which decides nothing by values; what does not go as hoped goes the
+careful way.
 """
 
 from __future__ import annotations
@@ -21,26 +25,49 @@ import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
-from ..linear.dense import times
+from ..linear import or_one, times
 from ..linear.directions import irregular
-from ..optimality import estimate_multipliers, gradient_scale, largest, scaled_direction
-from ..problem import Batch, Expansion
+from ..optimality import fitted_multipliers, largest
+from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
 from .compaction import compacted
-from .newton_step import Factor, Kept, Model, Rows, Step, factorise, scale_of
+from .newton_step import (
+    FILTER,
+    Factors,
+    Kept,
+    Model,
+    Rows,
+    Scales,
+    State,
+    Step,
+    acceptable,
+    diagonal_size,
+    factorise,
+    lowered_barrier,
+    merit,
+    model_at,
+    moved,
+    nearness,
+    remembered,
+    residual_of,
+    room,
+    scaled_values,
+    values_at,
+)
 from .polish import polish
 
 RUNNING = -1
-ARMIJO = 1e-4  # the fraction of the predicted decrease that a step must achieve
-BACKTRACKS = 25
-BOUNDARY = 0.995  # the fraction of the way to s = 0 that a step may go
-FAR = 1e10  # in scaled units: an objective below -FAR or a point beyond FAR is unbounded
-NUDGES = 3  # how often a problem may be pushed off a saddle point or a point where the constraints' rank drops
+BACKTRACKS = 30
+FAR = 1e14  # times its size at the start: a point beyond that is running away
+NUDGES = 4  # how often a problem may be moved off a saddle point
+PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
-PATIENCE = 20  # iterations without less violation, after which feasibility alone is sought
-ROUGH = 1e-3  # a violation from which a damped step is better than a long one
-FAILURES = 8  # how many steps in a row may be refused
+FAILURES = 6  # how many steps in a row may be refused
+FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.01  # of the Hessian's diagonal; the factors by which it changes
+LEAST_SHIFT = 1e-8
+TRIES = 40  # of ever larger regularisation
+DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
 
 @dataclass(frozen=True)
@@ -81,424 +108,386 @@ class Newton(Solver):
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve the batch, in double precision unless told otherwise."""
         inner = batch if self.keep_dtype else batch.in_double()
-        raw = self._solve(inner, start if inner is batch else start.to(torch.float64))
+        first = start if inner is batch else start.to(torch.float64)
+        raw = self._solve(inner, first)
         if self.polish:
-            raw = polish(inner, raw, raw.factor)
+            raw = polish(inner, raw, first, start.dtype)
         return raw.to(start.dtype)
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        whole, here = _scale(batch, start)
-        problem, state = whole, _first_state(whole, start, here)
-        done = _Done(state, torch.arange(batch.size, device=start.device))
+        scales, state = _first_state(batch, start)
+        loop = _Loop(self, batch, scales, state)
         for iteration in range(self.max_iterations + 1):
-            model = problem.model(state)
-            finite = model.finite()
-            tame = _tame(model, finite)
-            factor = factorise(tame, state.delta, state.failures > 0, state.curved)
-            state = _lower_barrier(state, model)
-            factor, step = _within_reach(factor, tame, state)
-            state = self._judge(problem, state, model, finite, factor, step, iteration)
-            if done.end(state.code != RUNNING, state, factor):
+            if loop.advance(iteration):
                 break
-            keep = done.compact()
-            if keep is not None:
-                state, problem = state.take(keep), problem.take(keep)
-                model, factor, step = model.take(keep), factor.take(keep), step.take(keep)
-            before, state = state, _advance(problem, state, model, factor, step, done.running)
-            short = _short(state.u - before.u, state.u)
-            if not batch.q and (not iteration or short):
-                # If that was the last step, its factorisation shows it: no other Hessian is needed to find out.
-                model = problem.model(state, model.hessian)
-                step = factor.solve(model, state.barrier, model.residual())
-                now = self._judge(problem, state, model, model.finite(), factor, step, iteration + 1)
-                ended = now.code == Status.CONVERGED
-                if not short and ended.any():
-                    ended = ended & problem.has_hessian(state, model.hessian)
-                if done.end(ended, now, factor):
-                    break
-        return RawSolution(
-            y=done.state.u,
-            multipliers=-done.state.y * whole.rows.row_scale / whole.rows.objective_scale.unsqueeze(-1),
-            codes=done.state.code,
-            iterations=done.state.iterations,
-            messages=("Newton",) * batch.size,
-            factor=_keep(batch, done.factor, whole.rows),
-        )
+        return loop.result()
 
-    def _judge(
-        self,
-        problem: _Scaled,
-        state: _State,
-        model: Model,
-        finite: Tensor,
-        factor: Factor,
-        step: Step,
-        iteration: int,
-    ) -> _State:
-        """End the problems that are solved or hopeless; push those off that sit at a saddle point."""
-        default = torch.finfo(state.u.dtype).eps ** 0.6
-        violation = model.violation()
-        feasible = violation <= (self.feasibility_tolerance or default)
-        # On a badly scaled problem a small gradient says little: the next step must be short too, or be refused.
-        near = step.u.abs().amax(-1) <= NEAR * state.u.abs().amax(-1).clamp(min=1.0)
-        solved = (
-            feasible
-            & (near | (state.failures > 1))
-            & (model.stationarity() <= (self.stationarity_tolerance or default))
-            & (model.complementarity() <= (self.complementarity_tolerance or default))
-        )
-        stuck = ~feasible & model.violation_is_stationary()
-        lost = ((solved & factor.indefinite()) | stuck) & (state.nudges < NUDGES)
-        code = torch.full_like(state.code, RUNNING)
-        code[state.failures > FAILURES] = Status.STALLED
-        code[(state.failures > FAILURES) & (violation > ROUGH)] = Status.INFEASIBLE  # no step reduces it
-        far = state.u.abs().amax(-1) > FAR * problem.rows.reach
-        code[far | (feasible & (model.objective < -FAR))] = Status.UNBOUNDED
-        code[stuck] = Status.INFEASIBLE
-        code[solved] = Status.CONVERGED
-        code[lost] = RUNNING
-        code[~finite] = Status.NOT_FINITE
-        if iteration == self.max_iterations:
-            code[code == RUNNING] = Status.ITERATION_LIMIT
-        pushed = lost & (code == RUNNING)
-        progress = feasible | (violation < 0.9 * state.least)
-        return dataclasses.replace(
-            state,
-            code=code,
-            iterations=torch.full_like(state.iterations, iteration),
-            delta=factor.delta,
-            curved=factor.weight > 0,
-            least=torch.minimum(state.least, violation),
-            stagnation=torch.where(progress, 0, state.stagnation + 1),
-            nudges=state.nudges + pushed,
-            pushed=pushed,
-        )
+
+def _iteration(
+    batch: Batch, scales: Scales, state: State, tolerances: tuple[float, float, float]
+) -> tuple[Model, State, Factors, Step, State, Tensor]:
+    """An iteration as it should be: the model, the factors, the step, where it leads, and what there is to say about it.
+
+    The last result has the columns finite, solved, factored, accepted.
+    """
+    model = model_at(batch, scales, state.u, state.s, state.y)
+    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75)
+    factors = factorise(model, state.shift, state.weight)
+    step = factors.solve(model, state.barrier, model.residual())
+    length = room(state.s, step.s, state.barrier)
+    trial = moved(state, step, length)
+    objective, values = values_at(batch, scales, trial.u)
+    theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
+    good, by_objective = acceptable(state, model, step, length, theta, phi)
+    trial = remembered(trial, model, good & ~by_objective)
+    shift = LESS_SHIFT * trial.shift
+    trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
+    solved = (
+        (largest(model.violated().abs()) <= tolerances[0])
+        & (model.stationarity() <= tolerances[1])
+        & (model.complementarity() <= tolerances[2])
+        & (nearness(model, step, state.u, scales.start) <= NEAR)
+    )
+    flags = torch.stack([model.finite(), solved, factors.good & factors.independent, good], -1)
+    return model, state, factors, step, trial, flags
 
 
 @dataclass(frozen=True)
-class _State(Rows):
-    """Where each problem is."""
+class _Record(Rows):
+    """How each problem has fared."""
 
-    u: Tensor  # (batch, m)
-    s: Tensor  # (batch, q)
-    y: Tensor  # (batch, k)
-    barrier: Tensor  # (batch,) and so are the others
-    penalty: Tensor
-    delta: Tensor
-    radius: Tensor  # the longest step that is trusted
-    failures: Tensor
-    least: Tensor  # the smallest violation so far
-    stagnation: Tensor  # iterations since it has fallen
-    nudges: Tensor
-    pushed: Tensor
-    curved: Tensor  # whether the Hessian needs the constraints to be positive definite
     code: Tensor
     iterations: Tensor
+    failures: Tensor  # steps in a row that were refused
+    nudges: Tensor
+    goal: Tensor  # the violation that is to be reached before Newton steps are taken again; infinite where they are
+    shifted: Tensor  # whether the last factors needed a regularisation
 
 
-class _Done:
-    """The problems that have ended, and which ones the loop is still working on."""
+class _Loop:
+    """The problems that are still running, and the results of those that have ended."""
 
-    def __init__(self, state: _State, rows: Tensor) -> None:
-        self.state = state
-        self.factor: Factor | None = None  # the last one of each problem
-        self.rows = rows  # the places in the batch of those in the loop
-        self.running = torch.ones_like(rows, dtype=torch.bool)
+    def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State) -> None:
+        default = torch.finfo(state.u.dtype).eps ** 0.6
+        self.limit = solver.max_iterations
+        given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
+        self.tolerances = tuple(default if one is None else one for one in given)
+        self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
+        self.all_scales = scales
+        none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
+        self.record = _Record(none + RUNNING, none, none, none, torch.full_like(state.barrier, torch.inf), none.bool())
+        self.rows = torch.arange(batch.size, device=state.u.device)
+        self.running = torch.ones_like(self.rows, dtype=torch.bool)
+        self.done, self.done_record = state, self.record
+        self.factors: Factors | None = None
 
-    def end(self, ended: Tensor, state: _State, factor: Factor) -> bool:
-        """Keep the results of those that have ended; whether that is all."""
-        ended = self.running & ended
-        if ended.all() and len(ended) == len(self.state.code):
-            self.state, self.factor = state, factor  # all at once
+    def advance(self, iteration: int) -> bool:
+        """One iteration; whether that was the last one."""
+        model, state, factors, step, trial, flags = self._iterate()
+        finite, solved, factored, accepted = flags.unbind(-1)
+        hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
+        ended = self._end(iteration, model, state, factors, finite, solved, factored)
+        if ended:
             return True
-        if ended.any():
-            rows = self.rows[ended]
-            self.state = self.state.put(rows, state.take(ended))
-            self.factor = factor if self.factor is None else self.factor.put(rows, factor.take(ended))
-            self.running = self.running & ~ended
-        return not self.running.any()
+        if bool((hoped | ~self.running).all()):  # as nearly always
+            self.state = trial
+            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
+        else:
+            careful, record = self._careful(model, state, hoped)
+            self.state = trial.where(hoped, careful)
+            failures = torch.where(hoped, 0, record.failures)
+            self.record = dataclasses.replace(record, failures=failures)
+        self._compact()
+        return False
 
-    def compact(self) -> Tensor | None:
-        """The positions to go on with, if they have become few."""
+    def _iterate(self) -> tuple[Model, State, Factors, Step, State, Tensor]:
+        """:func:`_iteration`, called or replayed."""
+        kinds = (Scales, State)
+        names = [list(vars(x)) for x in (self.scales, self.state)]
+
+        def iteration(batch: Batch, u: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+            parts = iter((u, *rows))
+            state = State(**{name: next(parts) for name in names[1]})
+            scales = Scales(**{name: next(parts) for name in names[0]})
+            *results, flags = _iteration(batch, scales, state, self.tolerances)  # type: ignore[arg-type]
+            return (*(x for part in results for x in vars(part).values()), flags)
+
+        rows = [*vars(self.state).values(), *vars(self.scales).values()]
+        found = iter(self.batch.evaluate(("newton", self.tolerances), iteration, *rows))
+        del kinds
+        results = [
+            kind(**{entry.name: next(found) for entry in dataclasses.fields(kind)})
+            for kind in (Model, State, Factors, Step, State)
+        ]
+        return *results, next(found)  # type: ignore[return-value]
+
+    def _end(
+        self,
+        iteration: int,
+        model: Model,
+        state: State,
+        factors: Factors,
+        finite: Tensor,
+        solved: Tensor,
+        factored: Tensor,
+    ) -> bool:
+        """Keep the results of the problems that are solved or hopeless; whether that is all."""
+        record = self.record
+        saddle = solved & (record.shifted | ~factored) & (record.nudges < NUDGES)
+        code = torch.full_like(record.code, RUNNING)
+        code[record.failures > FAILURES] = Status.STALLED
+        far = (state.u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
+        code[far.any(-1) & ~solved] = Status.UNBOUNDED
+        code[solved & ~saddle] = Status.CONVERGED
+        code[~finite] = Status.NOT_FINITE
+        if iteration == self.limit:
+            code[code == RUNNING] = Status.ITERATION_LIMIT
+        self.record = record = dataclasses.replace(
+            record, code=code, iterations=torch.full_like(record.iterations, iteration)
+        )
+        ended = self.running & (code != RUNNING)
+        if bool(ended.any()):
+            rows = self.rows[ended]
+            self.done = self.done.put(rows, state.take(ended))
+            self.done_record = self.done_record.put(rows, record.take(ended))
+            kept = factors.take(ended)
+            if self.factors is None:
+                self.factors = factors if len(self.rows) == self.whole.size else None
+            else:
+                self.factors = self.factors.put(rows, kept)
+            self.running = self.running & ~ended
+        return not bool(self.running.any())
+
+    def _compact(self) -> None:
+        """Go on with fewer problems once they have become few."""
         keep = compacted(self.running)
         if keep is not None:
-            self.rows, self.running = self.rows[keep], self.running[keep]
-        return keep
+            self.batch, self.scales, self.state = self.batch.select(keep), self.scales.take(keep), self.state.take(keep)
+            self.record, self.rows, self.running = self.record.take(keep), self.rows[keep], self.running[keep]
 
-
-@dataclass(frozen=True)
-class _Scales(Rows):
-    objective_scale: Tensor  # (batch,)
-    row_scale: Tensor  # (batch, k)
-    reach: Tensor  # the size of u at the start, at least 1, (batch,)
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """The problems in units in which gradients at the start have size 1."""
-
-    batch: Batch
-    rows: _Scales
-
-    def take(self, rows: Tensor) -> _Scaled:
-        return _Scaled(self.batch.select(rows), self.rows.take(rows))
-
-    def values(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """f and c."""
-        objective, values = self.batch.values(u)
-        return objective * self.rows.objective_scale, values * self.rows.row_scale
-
-    def has_hessian(self, state: _State, hessian: Tensor) -> Tensor:  # (batch,)
-        """Whether this is still the Hessian after a long step: the problem is quadratic, and a minimum stays one."""
-        scale = self.rows.objective_scale.unsqueeze(-1)
-        direction = irregular(state.u)
-        stacked = -state.y * self.rows.row_scale / scale
-        now = self.batch.curvatures(state.u, stacked, direction.unsqueeze(1))[:, 0] * scale
-        then = times(hessian, direction)
-        return (now - then).abs().amax(-1) <= 1e-10 * torch.maximum(now.abs(), then.abs()).amax(-1)
-
-    def model(self, state: _State, hessian: Tensor | None = None) -> Model:
-        """The model at a point, with its own Hessian or one that is given."""
-        scale, row_scale = self.rows.objective_scale, self.rows.row_scale
-        stacked = -state.y * row_scale / scale.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-        if hessian is None:
-            here = self.batch.expand(state.u, stacked)
-            objective, slope, values, jacobian = here.objective, here.gradient, here.values, here.jacobian
-            hessian = here.curvature * scale[:, None, None]
-        else:
-            objective, slope, values, jacobian = self.batch.slopes(state.u, stacked)
-        return Model(
-            objective=objective * scale,
-            gradient=(slope + times(jacobian.mT, stacked)) * scale.unsqueeze(-1),
-            values=values * row_scale,
-            jacobian=jacobian * row_scale.unsqueeze(-1),
-            hessian=hessian,
-            y=state.y,
-            s=state.s,
+    def result(self) -> RawSolution:
+        """What the node gets."""
+        state, record, scales = self.done, self.done_record, self.all_scales
+        return RawSolution(
+            y=state.u,
+            multipliers=-state.y * scales.rows / scales.objective.unsqueeze(-1),
+            codes=record.code,
+            iterations=record.iterations,
+            messages=("Newton",) * self.whole.size,
+            factors=self._kept(record),
         )
 
+    def _kept(self, record: _Record) -> Kept | None:
+        """The last factors, for the backward pass, if they are those of the optimality conditions as they stand."""
+        factors = self.factors
+        if factors is None or self.whole.q or bool((self.done.shift > 0).any() | ~factors.good.all()):
+            return None
+        if not bool(factors.independent.all()):
+            return None
+        scales = self.all_scales
+        return Kept(factors.whole, factors.half, factors.small, factors.weight, scales.objective, scales.rows)
 
-def _scale(batch: Batch, u: Tensor) -> tuple[_Scaled, Expansion]:
-    here = batch.expand_along(u, scaled_direction(u))
-    slope = gradient_scale(here.gradient, here.curvature).amax(-1)
+    # The careful way, for the whole batch, so that few shapes occur; where things went as hoped it changes nothing.
+
+    def _careful(self, model: Model, state: State, hoped: Tensor) -> tuple[State, _Record]:
+        record = self.record
+        wanted = self.running & ~hoped
+        restoring = wanted & ~record.goal.isinf()
+        stepping = wanted & ~restoring
+        model = _finite_model(model)
+        state, factors, damped = _regularised(model, state, stepping)
+        record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
+        saddle = stepping & self._is_stationary(model) & (state.shift > 0)
+        result, accepted = self._search(model, state, factors, stepping & ~saddle)
+        if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
+            result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
+        if bool(saddle.any()):
+            result = self._leave_saddle(model, state).where(saddle, result)
+            record = dataclasses.replace(record, nudges=record.nudges + saddle)
+        refused = stepping & ~saddle & ~accepted
+        failures = torch.where(refused, record.failures + 1, torch.where(stepping, 0, record.failures))
+        theta = model.residual().abs().sum(-1)
+        small = 10 * self.tolerances[0]
+        lost = refused & (largest(model.violated().abs()) > small)
+        goal = torch.where(lost, theta, record.goal)
+        result = remembered(result, model, lost)
+        # Where the point is feasible and no step is accepted, a larger regularisation makes another one.
+        more = torch.where(state.shift > 0, MORE_SHIFT * state.shift, FIRST_SHIFT)
+        result = dataclasses.replace(result, shift=torch.where(refused & ~lost, more, result.shift))
+        record = dataclasses.replace(record, failures=failures, goal=goal)
+        restoring = restoring | lost
+        if bool(restoring.any()):
+            return self._restore(model, result, record, restoring)
+        return result, record
+
+    def _is_stationary(self, model: Model) -> Tensor:
+        feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
+        return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.complementarity() <= 1e-6)
+
+    def _search(self, model: Model, state: State, factors: Factors, wanted: Tensor) -> tuple[State, Tensor]:
+        """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
+        step = factors.solve(model, state.barrier, model.residual())
+        length = room(state.s, step.s, state.barrier)
+        result, accepted = state, ~wanted
+
+        def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
+            trial = moved(state, step, length)
+            objective, values = values_at(self.batch, self.scales, trial.u)
+            residual = residual_of(values, trial.s)
+            good, by_objective = acceptable(
+                state, model, step, length, *merit(objective, residual, trial.s, state.barrier)
+            )
+            return remembered(trial, model, good & ~by_objective), good, residual
+
+        trial, good, residual = attempt(step, length)
+        result = trial.where(good & ~accepted, result)
+        accepted = accepted | good
+        if model.y.shape[-1] and not bool(accepted.all()):
+            total = length.unsqueeze(-1) * model.residual() + residual.nan_to_num(0.0, 0.0, 0.0)
+            corrected = factors.solve(model, state.barrier, total)
+            trial, good, _ = attempt(corrected, room(state.s, corrected.s, state.barrier))
+            result = trial.where(good & ~accepted, result)
+            accepted = accepted | good
+        for _ in range(BACKTRACKS):
+            if bool(accepted.all()):
+                break
+            length = torch.where(accepted, length, 0.5 * length)
+            trial, good, _ = attempt(step, length)
+            result = trial.where(good & ~accepted, result)
+            accepted = accepted | good
+        return result, accepted
+
+    def _leave_saddle(self, model: Model, state: State) -> State:
+        """A step along the most negative curvature that the equalities leave free, to the side that is lower."""
+        p = model.p
+        rows = model.jacobian[:, :p] / or_one(torch.linalg.vector_norm(model.jacobian[:, :p], dim=-1, keepdim=True))
+        size = diagonal_size(model).rsqrt()
+        scaled = model.hessian * size.unsqueeze(-1) * size.unsqueeze(-2)
+        if p:
+            scaled = scaled + 1e4 * (rows * size.unsqueeze(-2)).mT @ (rows * size.unsqueeze(-2))
+        direction = torch.linalg.eigh(scaled).eigenvectors[..., 0] * size
+        reach = torch.maximum(state.u.abs(), (state.u - self.scales.start).abs()).amax(-1, keepdim=True)
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * or_one(reach)
+        unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
+        best, lowest = state.u + 1e-2 * unit, torch.full_like(state.barrier, torch.inf)
+        for length in (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3):
+            place = state.u + length * unit
+            objective, values = values_at(self.batch, self.scales, place)
+            height = objective + 10 * torch.cat([values[:, :p].abs(), values[:, p:].clamp(min=0.0)], -1).sum(-1)
+            lower = height < lowest
+            best = torch.where(lower.unsqueeze(-1), place, best)
+            lowest = torch.where(lower, height, lowest)
+        return self._afresh(state, best)
+
+    def _restore(self, model: Model, state: State, record: _Record, restoring: Tensor) -> tuple[State, _Record]:
+        """A damped Gauss-Newton step towards feasibility; Newton's method goes on once there is enough of it."""
+        wrong = model.violated()
+        rows = model.jacobian * (wrong != 0).unsqueeze(-1)
+        normal = rows.mT @ rows
+        diagonal = torch.diagonal(normal, dim1=-2, dim2=-1)
+        unit = torch.maximum(diagonal, 1e-8 * diagonal.amax(-1, keepdim=True)).clamp(min=1e-12)
+        right = -times(rows.mT, wrong)
+        total = wrong.square().sum(-1)
+        best, least = state.u, total
+        for damping in (1e-10, 1e-6, 1e-3, 0.1, 10.0, 1e3):
+            factor, _ = torch.linalg.cholesky_ex(normal + torch.diag_embed(damping * unit))
+            place = state.u + torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
+            values = values_at(self.batch, self.scales, place)
+            missed = torch.cat([values[1][:, : model.p], values[1][:, model.p :].clamp(min=0.0)], -1).square().sum(-1)
+            better = (missed < least) & values[0].isfinite()
+            best = torch.where(better.unsqueeze(-1), place, best)
+            least = torch.where(better, missed, least)
+        stuck = restoring & (least > (1 - 1e-6) * total)
+        pushed = stuck & (record.nudges < PUSHES)
+        if bool(pushed.any()):
+            push = PUSH * 10.0 ** record.nudges.to(best.dtype).unsqueeze(-1) * irregular(best, 0.8)
+            place = best + push * or_one(best.abs().amax(-1, keepdim=True))
+            pushed = pushed & model_at(self.batch, self.scales, place, state.s, state.y).finite()
+            best = torch.where(pushed.unsqueeze(-1), place, best)
+        enough = restoring & ((least.sqrt() <= 0.5 * total.sqrt()) | (least <= self.tolerances[0] ** 2)) | pushed
+        failures = torch.where(stuck & ~pushed, FAILURES + 1, torch.where(restoring, 0, record.failures))
+        goal = torch.where(enough, torch.inf, record.goal)
+        fresh = self._afresh(state, torch.where(restoring.unsqueeze(-1), best, state.u)).where(restoring, state)
+        return fresh, dataclasses.replace(record, failures=failures, goal=goal, nudges=record.nudges + pushed)
+
+    def _afresh(self, state: State, u: Tensor, slacks: Tensor | None = None) -> State:
+        """Slacks (unless they are given) and multipliers for a point that no step led to."""
+        p = self.batch.p
+        _, gradient, values, jacobian = self.batch.slopes(u)
+        values = scaled_values(values, self.scales)
+        smallest = torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s)
+        s = torch.maximum(-values[:, p:], smallest) if slacks is None else slacks
+        y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
+        if p:
+            y = _estimated(self.scales, y, p, gradient, jacobian)
+        return dataclasses.replace(state, u=u, s=s, y=y, shift=torch.zeros_like(state.shift))
+
+
+def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
+    """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with."""
+    here = batch.expand(u)
+    slope = torch.maximum(here.gradient.abs(), times(here.curvature.abs(), irregular(u).abs() * or_one(u.abs())))
     length = torch.linalg.vector_norm(here.jacobian, dim=-1)
     usable = (length > 1e-8) & length.isfinite()
-    scales = _Scales(
-        objective_scale=1 / slope,
-        row_scale=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
-        reach=u.abs().amax(-1).clamp(min=1.0),
+    scales = Scales(
+        objective=1 / or_one(largest(slope)),
+        rows=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
+        start=u,
     )
-    return _Scaled(batch, scales), here
-
-
-def _first_state(problem: _Scaled, u: Tensor, here: Expansion) -> _State:
-    batch = problem.batch
-    values = here.values * problem.rows.row_scale
-    none = u.new_zeros(batch.size)
-    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+    p, none = batch.p, u.new_zeros(batch.size)
+    values = scaled_values(here.values, scales)
     barrier = none + 0.1
-    s = torch.maximum(-values[:, batch.p :], torch.full_like(values[:, batch.p :], 0.1))
-    y = torch.cat([torch.zeros_like(values[:, : batch.p]), barrier.unsqueeze(-1) / s], -1)
-    state = _State(
-        u=u,
-        s=s.nan_to_num(1.0),
-        y=y.nan_to_num(0.0),
-        barrier=barrier,
-        penalty=none + 1.0,
-        delta=none.clone(),
-        radius=10 * problem.rows.reach,
-        failures=counts,
-        least=none + torch.inf,
-        stagnation=counts.clone(),
-        nudges=counts.clone(),
-        pushed=counts.bool(),
-        curved=counts.bool(),
-        code=counts + RUNNING,
-        iterations=counts.clone(),
-    )
-    return dataclasses.replace(state, y=_estimated(problem, state, here)) if batch.p else state
+    s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], 0.1)).nan_to_num(1.0)
+    y = torch.cat([torch.zeros_like(values[:, :p]), barrier.unsqueeze(-1) / s], -1)
+    if p:
+        y = _estimated(scales, y, p, here.gradient, here.jacobian)
+    theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
+    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+    filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
+    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0))
+    return scales, state
 
 
-def _estimated(problem: _Scaled, state: _State, here: Expansion) -> Tensor:
+def _estimated(scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
     """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
-    p, rows = problem.batch.p, problem.rows
-    jacobian = here.jacobian * rows.row_scale.unsqueeze(-1)
-    gradient = here.gradient * rows.objective_scale.unsqueeze(-1)
-    gradient = gradient + times(jacobian[:, p:].mT, state.y[:, p:])
-    guess = -estimate_multipliers(gradient, jacobian[:, :p])
-    usable = guess.isfinite().all(-1, keepdim=True) & (guess.abs().amax(-1, keepdim=True) < 1e3)
-    return torch.cat([torch.where(usable, guess, 0.0), state.y[:, p:]], -1)
+    jacobian = jacobian * scales.rows.unsqueeze(-1)
+    gradient = gradient * scales.objective.unsqueeze(-1) + times(jacobian[:, p:].mT, y[:, p:])
+    guess = -fitted_multipliers(gradient, jacobian[:, :p])
+    usable = guess.isfinite().all(-1, keepdim=True) & (largest(guess.abs()) < 1e3).unsqueeze(-1)
+    return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)
 
 
-def _keep(batch: Batch, factor: Factor | None, scales: _Scales) -> Kept | None:
-    """The last factorisations, for the backward pass, if they are those of the optimality conditions as they stand."""
-    if factor is None or batch.q or bool(factor.delta.any()) or bool(factor.damping.any()):
-        return None
-    return Kept(factor.whole, factor.half, factor.small, factor.weight, scales.objective_scale, scales.row_scale)
-
-
-def _short(step: Tensor, u: Tensor) -> bool:
-    """Whether the steps of most problems are so short that the next ones may be nothing."""
-    short = step.abs().amax(-1) <= 1e-4 * u.abs().amax(-1).clamp(min=1.0)
-    return bool(short.double().mean() > 0.5)
-
-
-def _tame(model: Model, finite: Tensor) -> Model:
-    """The model with problems that are not finite blanked out: they end in this iteration, and must not stop others."""
-    if finite.all():
+def _finite_model(model: Model) -> Model:
+    """The model with problems that are not finite blanked out: they have ended, and must not stop others."""
+    finite = model.finite()
+    if bool(finite.all()):
         return model
     blank = {name: torch.zeros_like(x) for name, x in vars(model).items()}
-    return model.where(finite, Model(**{**blank, "s": torch.ones_like(model.s)}))
+    ones = {"s": torch.ones_like(model.s), "y": torch.ones_like(model.y)}
+    return model.where(finite, Model(**{**blank, **ones}))
 
 
-def _lower_barrier(state: _State, model: Model) -> _State:
-    """Lower the barrier of each problem that has solved its present one well enough; the penalty starts anew."""
-    if not state.s.shape[-1]:
-        return state
-    barrier, least = state.barrier, torch.finfo(state.u.dtype).eps ** 0.75
-    rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
-    for _ in range(4):
-        solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
-        barrier = torch.where(solved, torch.minimum(0.2 * barrier, barrier**1.5).clamp(min=least), barrier)
-    penalty = torch.where(barrier < state.barrier, 1.0, state.penalty)
-    return dataclasses.replace(state, barrier=barrier, penalty=penalty)
-
-
-def _within_reach(factor: Factor, model: Model, state: _State) -> tuple[Factor, Step]:
-    """The step; where nearly dependent constraints make it too long, one that meets them less fully."""
-    step = factor.solve(model, state.barrier, model.residual())
-    if not model.p:
-        return factor, step
-    for damping in (1e-4, 1e-2, 1.0):
-        long = (step.u.abs().amax(-1) > state.radius) & (model.violation() > ROUGH)
-        if not long.any():
+def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Factors, Tensor]:
+    """The least regularisation, by powers, with which the step leads towards a minimum; the factors; which are damped."""
+    rows = model.jacobian[:, : model.p]
+    size = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1)).clamp(min=1e-8)
+    unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8) if model.p else torch.zeros_like(size)
+    shift, weight = state.shift, state.weight
+    damping = torch.zeros_like(shift)
+    factors = factorise(model, shift, weight, damping)
+    for attempt in range(TRIES):
+        bad = wanted & ~factors.good
+        if not bool(bad.any()):
             break
-        factor = factor.damped(torch.where(long, damping, 0.0)).where(long, factor)
-        step = factor.solve(model, state.barrier, model.residual()).where(long, step)
-    return factor, step
-
-
-def _advance(problem: _Scaled, state: _State, model: Model, factor: Factor, step: Step, running: Tensor) -> _State:
-    """Take a step in each problem: Newton's where it makes progress, else a push or a step towards feasibility."""
-    reach = state.radius / step.u.abs().amax(-1).clamp(min=1e-300)
-    longest = torch.minimum(_room(state.s, step.s), reach)
-    decrease, penalty = _predict(state, model, factor, step)
-    merit = _merit(state.barrier, penalty, state.s, model.objective, model.residual())
-    slack = 10 * torch.finfo(merit.dtype).eps * merit.abs()
-
-    def try_step(step: Step, length: Tensor) -> tuple[_State, Tensor, Tensor]:
-        moved = _move(state, step, length)
-        objective, values = problem.values(moved.u)
-        residual = torch.cat([values[:, : model.p], values[:, model.p :] + moved.s], -1)
-        new = _merit(state.barrier, penalty, moved.s, objective, residual)
-        good = (new <= merit + slack + ARMIJO * length * decrease) & new.isfinite()
-        return moved, good | ~running, residual
-
-    length = longest
-    result, accepted, residual = try_step(step, length)
-    if model.y.shape[-1] and not accepted.all():
-        corrected = factor.solve(
-            model, state.barrier, length.unsqueeze(-1) * model.residual() + residual.nan_to_num(0.0)
-        )
-        second, good, _ = try_step(corrected, torch.minimum(_room(state.s, corrected.s), reach))
-        result = result.where(accepted | ~good, second)
-        accepted = accepted | good
-    for _ in range(BACKTRACKS):
-        if accepted.all():
+        if attempt < 2 and model.p:  # a larger weight may be all that is missing
+            weight = torch.where(bad, torch.where(weight == 0, unit, torch.maximum(weight, 1e4 * unit)), weight)
+        else:
+            shift = torch.where(bad, torch.where(shift == 0, FIRST_SHIFT, MORE_SHIFT * shift), shift)
+        factors = factorise(model, shift, weight, damping)
+    for least in DAMPINGS:
+        dependent = wanted & ~factors.independent
+        if not bool(dependent.any()):
             break
-        length = torch.where(accepted, length, 0.5 * length)
-        shorter, good, _ = try_step(step, length)
-        result = result.where(accepted | ~good, shorter)
-        accepted = accepted | good
-    went = (result.u - state.u).abs().amax(-1)
-    whole = accepted & (length == longest)
-    radius = torch.where(whole, torch.maximum(state.radius, 4 * went), torch.maximum(2 * went, 1e-3 * state.radius))
-    failures = torch.where(accepted, 0, state.failures + 1)
-    result = dataclasses.replace(result, penalty=penalty, failures=failures, radius=radius)
-    accepted = accepted & (state.stagnation < PATIENCE)
-    if not accepted.all():
-        result = result.where(accepted, _restore(problem, state, model))
-    if state.pushed.any():
-        result = _push(problem, state).where(state.pushed, result)
-    return result
-
-
-def _predict(state: _State, model: Model, factor: Factor, step: Step) -> tuple[Tensor, Tensor]:
-    """The slope of the penalty function along the step, with a penalty large enough to make it a descent."""
-    residual, change = model.residual(), times(model.jacobian, step.u)
-    change = torch.cat([change[:, : model.p], change[:, model.p :] + step.s], -1)
-    total, left = residual.abs().sum(-1), (residual + change).abs().sum(-1)
-    gain = (total - left).clamp(min=0.0)
-    slope = (model.gradient * step.u).sum(-1) - state.barrier * (step.s / state.s).sum(-1)
-    curved = (step.u * times(model.hessian, step.u)).sum(-1) + factor.delta * step.u.square().sum(-1)
-    curved = curved + (step.s.square() * model.y[:, model.p :] / state.s).sum(-1)
-    needed = (slope + 0.5 * curved.clamp(min=0.0)) / (0.7 * gain.clamp(min=1e-300))
-    worth = gain > 1e-14
-    # A penalty far above the multipliers makes the steps creep along curved constraints, so it may fall again.
-    enough = torch.maximum(torch.where(worth, 1.5 * needed, 0.0), largest((model.y + step.y).abs()))
-    penalty = torch.maximum(enough, 0.3 * state.penalty).clamp(min=1e-6, max=1e12)
-    return (slope - penalty * gain).clamp(max=0.0), penalty
-
-
-def _merit(barrier: Tensor, penalty: Tensor, s: Tensor, objective: Tensor, residual: Tensor) -> Tensor:
-    return objective - barrier * s.log().sum(-1) + penalty * residual.abs().sum(-1)
-
-
-def _room(s: Tensor, ds: Tensor) -> Tensor:
-    """The longest step that keeps s positive."""
-    if not s.shape[-1]:
-        return s.new_ones(s.shape[0])
-    return torch.where(ds < 0, -BOUNDARY * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
-
-
-def _move(state: _State, step: Step, length: Tensor) -> _State:
-    q = state.s.shape[-1]
-    p = state.y.shape[-1] - q
-    s = state.s + length.unsqueeze(-1) * step.s
-    y_h = state.y[:, :p] + length.unsqueeze(-1) * step.y[:, :p]
-    y_g = state.y[:, p:] + _room(state.y[:, p:], step.y[:, p:]).unsqueeze(-1) * step.y[:, p:]
-    if q:  # keep s y within sight of the barrier, so that no pair is lost
-        centre = state.barrier.unsqueeze(-1) / s
-        y_g = torch.maximum(torch.minimum(y_g, 1e10 * centre), 1e-10 * centre)
-    return dataclasses.replace(state, u=state.u + length.unsqueeze(-1) * step.u, s=s, y=torch.cat([y_h, y_g], -1))
-
-
-def _restore(problem: _Scaled, state: _State, model: Model) -> _State:
-    """No step reduces the penalty function: take a damped Gauss-Newton step towards feasibility, and start afresh.
-
-    Where the point is feasible already, more regularisation is all that is changed.
-    """
-    wrong = model.violated()
-    rows = model.jacobian * (wrong != 0).unsqueeze(-1)
-    normal = rows.mT @ rows
-    size = torch.diagonal(normal, dim1=-2, dim2=-1).amax(-1).clamp(min=1e-12)
-    eye = torch.eye(normal.shape[-1], dtype=normal.dtype, device=normal.device)
-    right = -times(rows.mT, wrong)
-    best, total = state.u, wrong.square().sum(-1)
-    for damping in (1e-8, 1e-4, 1e-2, 1.0, 100.0):
-        factor, _ = torch.linalg.cholesky_ex(normal + damping * size[:, None, None] * eye)
-        moved = state.u + torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-        values = problem.values(moved)[1]
-        violated = torch.cat([values[:, : model.p], values[:, model.p :].clamp(min=0.0)], -1).square().sum(-1)
-        better = violated < 0.99 * total
-        best = torch.where(better.unsqueeze(-1), moved, best)
-        total = torch.where(better, violated, total)
-    return _afresh(problem, dataclasses.replace(state, u=best, failures=state.failures + 1), model)
-
-
-def _push(problem: _Scaled, state: _State) -> _State:
-    """Off a saddle point, or a point where the constraints have no gradient: a small irregular step."""
-    size = 1e-2 * 10.0 ** (state.nudges - 1).to(state.u.dtype) * state.u.abs().amax(-1).clamp(min=1.0)
-    return _afresh(problem, dataclasses.replace(state, u=state.u + size.unsqueeze(-1) * irregular(state.u)), None)
-
-
-def _afresh(problem: _Scaled, state: _State, model: Model | None) -> _State:
-    """Slacks, multipliers, barrier and penalty for a point that no step led to."""
-    p = problem.batch.p
-    here = problem.batch.expand_along(state.u, state.u)
-    values = here.values * problem.rows.row_scale
-    s = torch.maximum(-values[:, p:], torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s))
-    y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
-    delta = state.delta if model is None else torch.maximum(8 * state.delta, 1e-4 * scale_of(model))
-    new = dataclasses.replace(state, s=s, y=y, penalty=torch.ones_like(state.penalty), delta=delta)
-    return dataclasses.replace(new, y=_estimated(problem, new, here)) if p else new
+        damping = torch.where(dependent, least, damping)
+        factors = factorise(model, shift, weight, damping)
+    return dataclasses.replace(state, shift=shift, weight=weight), factors, damping > 0

@@ -1,7 +1,8 @@
-"""One step of the batched Newton method: the local model, its regularised factorisation, and the step that follows.
+"""One step of the batched Newton method: everything that happens if all goes well, without a decision by value.
 
 Notation, here and in ``newton.py``: L = f + y' c with c = [h; g], slacks s > 0 for the inequalities, so that the
-constraint residual is [h; g + s] and the multipliers y_g of inequalities are positive.
+constraint residual is [h; g + s] and the multipliers y_g of inequalities are positive. Everything is in scaled units, in
+which the gradients of objective and constraints have size 1 at the start.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear.dense import Pair, times
+from ..linear import Pair, or_one, times
 from ..optimality import largest
+from ..problem import Batch
 
-TRIES = 30  # of ever larger regularisation
-PIVOT = 1e-13  # a pivot that cancelled to less than this fraction is zero
-SADDLE = 1e-6  # a curvature that needs more than this, relative to the Hessian's size, is really negative
+PIVOT = 1e-14  # a pivot that cancelled to less than this fraction of what it was is zero
+BOUNDARY = 0.99  # the fraction of the way to s = 0 that a step may go, at least
+FILTER = 24  # points that a step has to improve on, at the most
+# The constants of the filter method of Wächter and Biegler (2006), under their names there.
+GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
 
 
 class Rows:
@@ -35,8 +39,33 @@ class Rows:
         """Itself where chosen, the other elsewhere."""
         mixed = {}
         for name, x in vars(self).items():
-            mixed[name] = torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), x, getattr(other, name))
+            y = getattr(other, name)
+            mixed[name] = x if x is y else torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), x, y)
         return type(self)(**mixed)
+
+
+@dataclass(frozen=True)
+class Scales(Rows):
+    """The units that a problem is solved in."""
+
+    objective: Tensor  # (batch,)
+    rows: Tensor  # (batch, k)
+    start: Tensor  # (batch, m)
+
+
+@dataclass(frozen=True)
+class State(Rows):
+    """Where each problem is."""
+
+    u: Tensor  # (batch, m)
+    s: Tensor  # (batch, q)
+    y: Tensor  # (batch, k)
+    barrier: Tensor  # (batch,)
+    shift: Tensor  # the regularisation of H, relative to its diagonal, (batch,)
+    weight: Tensor  # of A'A, which makes H definite and changes nothing in the step, (batch,)
+    filter: Tensor  # pairs (theta, phi) that a step has to improve on, (batch, FILTER, 2)
+    stored: Tensor  # how many have been stored there, (batch,)
+    largest: Tensor  # theta that is allowed at all, (batch,)
 
 
 @dataclass(frozen=True)
@@ -62,38 +91,33 @@ class Model(Rows):
 
     def residual(self) -> Tensor:  # (batch, k)
         """[h; g + s]."""
-        return torch.cat([self.values[:, : self.p], self.values[:, self.p :] + self.s], -1)
-
-    def stationarity(self) -> Tensor:
-        """|D_U L| relative to the forces that balance in it."""
-        force = times(self.jacobian.mT.abs(), self.y.abs()).amax(-1)
-        return self.slope().abs().amax(-1) / torch.maximum(self.gradient.abs().amax(-1), force).clamp(min=1.0)
-
-    def violation(self) -> Tensor:
-        """The largest violation of a constraint."""
-        return largest(self.violated().abs())
+        return residual_of(self.values, self.s)
 
     def violated(self) -> Tensor:  # (batch, k)
         """h, and g where it is positive."""
         return torch.cat([self.values[:, : self.p], self.values[:, self.p :].clamp(min=0.0)], -1)
 
-    def complementarity(self, barrier: Tensor | None = None) -> Tensor:
-        """The largest deviation of s y from the barrier parameter (from zero without one), slacks that lag included."""
-        target = 0.0 if barrier is None else barrier.unsqueeze(-1)
-        lag = torch.minimum(self.s, (self.values[:, self.p :] + self.s).abs())
-        product = self.s * self.y[:, self.p :] - target
-        return torch.maximum(largest(product.abs()), largest(lag))
+    def stationarity(self) -> Tensor:
+        """|D_U L| relative to the forces that balance in it."""
+        force = largest(times(self.jacobian.mT.abs(), self.y.abs()))
+        return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def violation_is_stationary(self) -> Tensor:
-        """Whether the violation cannot be reduced to first order."""
-        wrong = self.violated()
-        slope = times(self.jacobian.mT, wrong).abs().amax(-1)
-        return slope <= 1e-7 * largest(wrong.abs()) * largest(self.jacobian.abs().amax(-1)).clamp(min=1e-3)
+    def complementarity(self, barrier: Tensor | None = None) -> Tensor:
+        """The largest deviation of s y from the barrier parameter (from zero without one), relative to large y."""
+        target = 0.0 if barrier is None else barrier.unsqueeze(-1)
+        y = self.y[:, self.p :]
+        return largest((self.s * y - target).abs()) / (largest(y) / 100).clamp(min=1.0)
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
         total = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
         return (total + self.jacobian.sum((-2, -1)) + self.hessian.sum((-2, -1))).isfinite()
+
+
+def residual_of(values: Tensor, s: Tensor) -> Tensor:  # (batch, k)
+    """[h; g + s]."""
+    p = values.shape[-1] - s.shape[-1]
+    return torch.cat([values[:, :p], values[:, p:] + s], -1) if s.shape[-1] else values
 
 
 @dataclass(frozen=True)
@@ -106,45 +130,37 @@ class Step(Rows):
 
 
 @dataclass(frozen=True)
-class Factor(Rows):
+class Factors(Rows):
     """Cholesky factors of the condensed Hessian and of the Schur complement of the equalities."""
 
-    whole: Tensor  # of H + d I + G' (Y/S) G + weight A'A, (batch, m, m)
+    whole: Tensor  # of H + shift D + G' (Y/S) G + weight A'A, (batch, m, m)
     half: Tensor  # whole^-1 A', (batch, m, p)
     small: Tensor  # of A (...)^-1 A', (batch, p, p)
     weight: Tensor  # (batch,)
-    delta: Tensor  # d, (batch,)
-    damping: Tensor  # of the step towards the equalities, relative, (batch,)
-    size: Tensor  # the scale of the Hessian, (batch,)
-
-    def indefinite(self) -> Tensor:
-        """Whether the Hessian has negative curvature along the constraints."""
-        return self.delta > SADDLE * self.size
-
-    def damped(self, damping: Tensor) -> Factor:
-        """The same with a step towards the equalities that is damped by this much, relative, as Levenberg's."""
-        small, damping = _factorise_complement(self.half.mT @ self.half, damping)
-        return replace(self, small=small, damping=damping)
+    good: Tensor  # whether the first is one, (batch,)
+    independent: Tensor  # whether the second is, (batch,)
 
     def solve(self, model: Model, barrier: Tensor, residual: Tensor) -> Step:
         """The Newton step for a given value of the constraint residual [h; g + s]."""
         p = model.p
         rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
+        right = -model.slope() - times(rows.mT, self.weight.unsqueeze(-1) * residual[:, :p])
         y, s = model.y[:, p:], model.s
         inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
-        right = (
-            -model.slope() - times(pull.mT, y / s * inner) - times(rows.mT, self.weight.unsqueeze(-1) * residual[:, :p])
-        )
+        if s.shape[-1]:
+            right = right - times(pull.mT, y / s * inner)
         first = torch.linalg.solve_triangular(self.whole, right.unsqueeze(-1), upper=False)
         dy = torch.cholesky_solve(self.half.mT @ first + residual[:, :p].unsqueeze(-1), self.small)
         du = torch.linalg.solve_triangular(self.whole.mT, first - self.half @ dy, upper=True).squeeze(-1)
+        if not s.shape[-1]:
+            return Step(du, s, dy.squeeze(-1))
         change = times(pull, du)
         return Step(u=du, s=-residual[:, p:] - change, y=torch.cat([dy.squeeze(-1), y / s * (change + inner)], -1))
 
 
 @dataclass(frozen=True)
 class Kept(Rows):
-    """The last factorisation of a problem without inequalities: that of its KKT matrix, in scaled units."""
+    """The last factors of a problem without inequalities: those of its KKT matrix, in scaled units."""
 
     whole: Tensor
     half: Tensor
@@ -153,7 +169,7 @@ class Kept(Rows):
     objective_scale: Tensor  # (batch,)
     row_scale: Tensor  # (batch, p)
 
-    def solve_system(self, r: Tensor, t: Tensor) -> Pair:
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
         """[H A'; A 0] [z; s] = [r; t], in the problem's own units."""
         scale = self.objective_scale.unsqueeze(-1)
         right, target = (scale * r).unsqueeze(-1), (self.row_scale * t).unsqueeze(-1)
@@ -164,88 +180,152 @@ class Kept(Rows):
         return z.squeeze(-1), s.squeeze(-1) * self.row_scale / scale
 
 
-def factorise(model: Model, last: Tensor, refused: Tensor, curved: Tensor) -> Factor:
-    """Factor the step's system with the least regularisation that makes it a step towards a minimum.
+def factorise(model: Model, shift: Tensor, weight: Tensor, damping: Tensor | None = None) -> Factors:
+    """Factor the step's system with a given regularisation; whether it leads towards a minimum is told.
 
     H + weight A'A is positive definite for a large weight if and only if H is so along A u = 0, and adding the weight
     changes nothing in the solution: Cholesky can test what an inertia count would.
-
-    Args:
-        model: the problems.
-        last: the regularisation that each needed in its last iteration, (batch,).
-        refused: whether the last step was refused, so that at least that much is to be used, (batch,).
-        curved: whether the Hessian was not positive definite without a weight in the last iteration, (batch,).
     """
     p = model.p
     rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
-    condensed = model.hessian
+    matrix = model.hessian + torch.diag_embed(shift.unsqueeze(-1) * diagonal_size(model))
     if model.s.shape[-1]:
-        condensed = condensed + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
-    size = scale_of(model)
-    unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8)  # the largest entry of A'A is on its diagonal
-    delta = torch.where(refused, last, 0.0)
-    weight = torch.where(curved, unit, 0.0)  # most Hessians are positive definite without
-    whole, good = _cholesky(_regularised(condensed, rows, delta, weight))
-    failed = ~good
-    for attempt in range(TRIES):
-        if not failed.any():
-            break
-        if attempt:
-            index = failed.nonzero().flatten()
-            factor, good = _cholesky(_regularised(condensed[index], rows[index], delta[index], weight[index]))
-            whole[index[good]] = factor[good]
-            failed[index[good]] = False
-        if attempt < 2:  # a larger weight may be all that is missing
-            weight = torch.where(failed, torch.where(weight == 0, unit, 1e4 * unit), weight)
-        else:
-            first = torch.maximum(1e-8 * size, last / 8)
-            delta = torch.where(failed, torch.where(delta == 0, first, 8 * delta), delta)
-    if failed.any():
-        eye = torch.eye(condensed.shape[-1], dtype=condensed.dtype, device=condensed.device)
-        whole = torch.where(failed[:, None, None], eye, whole)
+        matrix = matrix + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
+    if p:
+        matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
+    whole, good = _cholesky(matrix)
     half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
-    small, damping = _factorise_complement(half.mT @ half, torch.zeros_like(size))
-    return Factor(whole=whole, half=half, small=small, weight=weight, delta=delta, damping=damping, size=size)
-
-
-def _regularised(hessian: Tensor, rows: Tensor, delta: Tensor, weight: Tensor) -> Tensor:
-    """H + d I + weight A'A, in one pass."""
-    weighted = rows.shape[1] and bool(weight.any())
-    matrix = torch.baddbmm(hessian, rows.mT * weight[:, None, None], rows) if weighted else hessian.clone()
-    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
-    return matrix
+    complement = half.mT @ half
+    if damping is not None and p:
+        size = torch.diagonal(complement, dim1=-2, dim2=-1)
+        complement = complement + torch.diag_embed(damping.unsqueeze(-1) * size.amax(-1, keepdim=True).expand_as(size))
+    small, independent = _cholesky(complement)
+    return Factors(whole, half, small, weight, good, independent)
 
 
 def _cholesky(matrix: Tensor) -> Pair:
-    """The factor, and whether it is one; pivots are compared entry by entry: units do not matter."""
+    """The factor (of the identity where there is none), and whether it is one; units do not matter."""
     factor, info = torch.linalg.cholesky_ex(matrix)
+    if not matrix.shape[-1]:
+        return factor, info == 0
     pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    return factor, (info == 0) & (pivots.square() > PIVOT * before).all(-1)
+    good = (info == 0) & (pivots.square() > PIVOT * before).all(-1)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.where(good[:, None, None], factor, eye), good
 
 
-def _factorise_complement(complement: Tensor, damping: Tensor) -> Pair:  # (batch, p, p), (batch,)
-    """Cholesky with at least this relative damping, and more where the equalities depend on each other."""
-    p = complement.shape[-1]
-    if not p:
-        return complement, damping
-    eye = torch.eye(p, dtype=complement.dtype, device=complement.device)
-    small = eye.expand_as(complement)
-    trace = torch.diagonal(complement, dim1=-2, dim2=-1).sum(-1).clamp(min=1e-8)
-    failed, used = torch.ones_like(trace, dtype=torch.bool), torch.ones_like(damping)
-    for least in (0.0, 1e-12, 1e-9, 1e-6, 1.0):
-        jitter = trace * damping.clamp(min=least)
-        factor, info = torch.linalg.cholesky_ex(complement + jitter[:, None, None] * eye)
-        pivots = torch.diagonal(factor, dim1=-2, dim2=-1)
-        good = failed & (info == 0) & (pivots.amin(-1) > 3e-7 * pivots.amax(-1))  # and not a rounding error's root
-        small = torch.where(good[:, None, None], factor, small)
-        used = torch.where(good, damping.clamp(min=least), used)
-        failed = failed & ~good
-        if not failed.any():
-            break
-    return small, used
+def diagonal_size(model: Model) -> Tensor:  # (batch, m)
+    """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
+    diagonal = torch.diagonal(model.hessian, dim1=-2, dim2=-1).abs()
+    least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * model.slope().abs().amax(-1, keepdim=True))
+    return torch.maximum(diagonal, least).clamp(min=1e-8)
 
 
-def scale_of(model: Model) -> Tensor:  # (batch,)
-    """The size of the Hessian; where it vanishes, a small part of the gradient's, so that a step stays within reach."""
-    hessian = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1))
-    return torch.maximum(hessian, 1e-3 * model.slope().abs().amax(-1)).clamp(min=1e-8)
+def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
+    """The model at a point."""
+    stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
+    here = batch.expand(u, stacked)
+    return Model(
+        objective=here.objective * scales.objective,
+        gradient=(here.gradient + times(here.jacobian.mT, stacked)) * scales.objective.unsqueeze(-1),
+        values=scaled_values(here.values, scales),
+        jacobian=here.jacobian * scales.rows.unsqueeze(-1),
+        hessian=here.curvature * scales.objective[:, None, None],
+        y=y,
+        s=s,
+    )
+
+
+def scaled_values(values: Tensor, scales: Scales) -> Tensor:
+    """Constraint values in scaled units; a bound at infinity is merely far away."""
+    return values.clamp(min=-1e20) * scales.rows
+
+
+def values_at(batch: Batch, scales: Scales, u: Tensor) -> Pair:
+    """f and c, scaled."""
+    objective, values = batch.values(u)
+    return objective * scales.objective, scaled_values(values, scales)
+
+
+def merit(objective: Tensor, residual: Tensor, s: Tensor, barrier: Tensor) -> Pair:
+    """(theta, phi): the violation, and the objective with its barrier."""
+    phi = objective - barrier * s.log().sum(-1) if s.shape[-1] else objective
+    return residual.abs().sum(-1), phi
+
+
+def room(s: Tensor, ds: Tensor, barrier: Tensor) -> Tensor:  # (batch,)
+    """The longest step that keeps s positive."""
+    if not s.shape[-1]:
+        return torch.ones_like(barrier)
+    fraction = torch.maximum(1 - barrier, torch.full_like(barrier, BOUNDARY)).unsqueeze(-1)
+    return torch.where(ds < 0, -fraction * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
+
+
+def moved(state: State, step: Step, length: Tensor) -> State:
+    """The state after a step of this length; multipliers of inequalities go their own way."""
+    q = state.s.shape[-1]
+    p = state.y.shape[-1] - q
+    long = length.unsqueeze(-1)
+    u = state.u + long * step.u
+    if not q:
+        return replace(state, u=u, y=state.y + long * step.y)
+    s = state.s + long * step.s
+    y_h = state.y[:, :p] + long * step.y[:, :p]
+    y_g = state.y[:, p:] + room(state.y[:, p:], step.y[:, p:], state.barrier).unsqueeze(-1) * step.y[:, p:]
+    centre = state.barrier.unsqueeze(-1) / s  # keep s y within sight of the barrier, so that no pair is lost
+    y_g = torch.maximum(torch.minimum(y_g, 1e10 * centre), 1e-10 * centre)
+    return replace(state, u=u, s=s, y=torch.cat([y_h, y_g], -1))
+
+
+def lowered_barrier(state: State, model: Model, least: float) -> tuple[State, Tensor]:
+    """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew."""
+    if not state.s.shape[-1]:
+        return state, torch.zeros_like(state.stored, dtype=torch.bool)
+    barrier = state.barrier
+    rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
+    for _ in range(3):
+        solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
+        barrier = torch.where(solved, torch.minimum(0.2 * barrier, barrier**1.5).clamp(min=least), barrier)
+    lower = barrier < state.barrier
+    fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
+    return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower
+
+
+def acceptable(
+    state: State, model: Model, step: Step, length: Tensor, theta: Tensor, phi: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Whether a trial point with (theta, phi) makes progress, and whether it does so by the objective alone."""
+    old_theta, old_phi = merit(model.objective, model.residual(), model.s, state.barrier)
+    slope = (model.gradient * step.u).sum(-1)
+    if state.s.shape[-1]:
+        slope = slope - state.barrier * (step.s / model.s).sum(-1)
+    rounding = 10 * torch.finfo(phi.dtype).eps * old_phi.abs()
+    least = 1e-4 * (state.largest / 1e4)
+    descent = (-slope).clamp(min=0.0)
+    by_objective = (old_theta <= least) & (slope < 0) & (length * descent**S_PHI > DELTA * old_theta**S_THETA)
+    armijo = phi - old_phi <= ETA * length * slope + rounding
+    better = (theta <= (1 - GAMMA_THETA) * old_theta) | (phi - old_phi <= -GAMMA_PHI * old_theta + rounding)
+    free = ((theta.unsqueeze(-1) < state.filter[:, :, 0]) | (phi.unsqueeze(-1) < state.filter[:, :, 1])).all(-1)
+    good = torch.where(by_objective, armijo, better) & free & (theta < state.largest) & (theta + phi).isfinite()
+    return good, by_objective & armijo
+
+
+def remembered(state: State, model: Model, which: Tensor) -> State:
+    """The state with the model's (theta, phi) stored in the filter, for these problems."""
+    theta, phi = merit(model.objective, model.residual(), model.s, state.barrier)
+    pair = torch.stack([(1 - GAMMA_THETA) * theta, phi - GAMMA_PHI * theta], -1)
+    place = torch.nn.functional.one_hot(state.stored % FILTER, FILTER).bool() & which.unsqueeze(-1)
+    filled = torch.where(place.unsqueeze(-1), pair.unsqueeze(1), state.filter)
+    return replace(state, filter=filled, stored=state.stored + which)
+
+
+def nearness(model: Model, step: Step, u: Tensor, start: Tensor) -> Tensor:  # (batch,)
+    """The length of a step relative to u, the largest over its entries.
+
+    What is tiny beside the way from the start, or beside the change that costs as much energy as there is, is nothing.
+    """
+    bend = torch.diagonal(model.hessian, dim1=-2, dim2=-1)
+    force = model.gradient.abs() + bend.abs() * u.abs()
+    energy = (force * u.abs()).sum(-1, keepdim=True)
+    reach = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
+    return largest(step.u.abs() / or_one(u.abs() + 1e-3 * (u - start).abs() + 1e-3 * reach))

@@ -1,6 +1,7 @@
 """Newton steps on the optimality conditions, from a point that is nearly a solution.
 
-The accuracy of a solution bounds the accuracy of its gradient, so a solver that stops early is finished here.
+The accuracy of a solution bounds the accuracy of its gradient, so a solver that stops early is finished here: the verdict
+on a point is a Newton step, which is taken for as long as the points get better.
 """
 
 from __future__ import annotations
@@ -10,91 +11,65 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..linear.dense import Pair, factorise_dense
-from ..linear.systems import Prepared
-from ..optimality import Assessment, assess, constraint_scale, estimate_multipliers, optimality_tolerance
+from ..optimality import Assessment, assess, estimate_multipliers, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .compaction import compacted
 
-STEPS = 20  # quadratic convergence needs a handful; each problem stops by itself
-EXACT = 8  # rounding errors: a residual of this many units in the last place cannot be improved
-CLOSE = 64  # and one of this many is not worth a step
-NEAR = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
+STEPS = 25  # quadratic convergence needs a handful; each problem stops by itself
+EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
+ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
+CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
-def polish(batch: Batch, raw: RawSolution, factor: Prepared | None = None) -> RawSolution:
-    """Improve every problem for as long as its residual falls; with a factorisation from nearby, if there is one.
+def polish(
+    batch: Batch, raw: RawSolution, start: Tensor | None = None, dtype: torch.dtype | None = None
+) -> RawSolution:
+    """Improve every problem for as long as its distance to a solution falls.
 
     The active constraints are chosen anew in each step by comparing multipliers with slacks (a primal-dual active-set,
     or semismooth Newton, method), so that a wrong guess mends itself.
+
+    Args:
+        batch: the problems.
+        raw: points near solutions, in the precision of the batch.
+        start: where the solver came from, (batch, m).
+        dtype: the precision that the solutions are wanted in, for the verdict; by default that of the points.
     """
-    u, best = raw.y, _first_assessment(batch, raw.y, raw.multipliers)
+    travel = None if start is None else (raw.y - start).abs()
+    u = raw.y
+    best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel)
+    if raw.multipliers is None and batch.q:  # at a rough point it is not clear which constraints are active
+        for near in ROUGH:
+            new = assess(batch, u, estimate_multipliers(batch, u, near), dtype=dtype, travel=travel)
+            better = _length(new, u) < _length(best, u)
+            best = best.put(better.nonzero().flatten(), new.take(better))
     exact = EXACT * torch.finfo(u.dtype).eps
-    if factor is not None:
-        u, best = _improve(batch, u, best, exact, factor)
-        exact = 1e3 * exact  # what it could not do to within three digits of the best, new factorisations shall
-    u, best = _improve(batch, u, best, exact, None)
-    doubtful = (best.residual > optimality_tolerance(u.dtype)) & (raw.codes == Status.CONVERGED)
+    improving = (_length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE) & (best.residual > exact)
+    for _ in range(STEPS):
+        if not bool(improving.any()):
+            break
+        rows = compacted(improving)
+        rows = torch.arange(batch.size, device=u.device) if rows is None else rows
+        part = batch if len(rows) == batch.size else batch.select(rows)
+        here = best.take(rows)
+        assert here.step is not None  # which the verdict has made
+        assert here.multiplier_step is not None
+        moved = u[rows] + torch.where(here.step.isfinite().all(-1, keepdim=True), here.step, 0.0)
+        way = None if travel is None else travel[rows]
+        new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way)
+        better = improving[rows] & (new.residual < here.residual)
+        accepted = rows[better]
+        u = u.index_copy(0, accepted, moved[better])
+        best = best.put(accepted, new.take(better))
+        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
+    doubtful = (best.residual > optimality_tolerance(dtype or u.dtype)) & (raw.codes == Status.CONVERGED)
     codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
     return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes, assessment=best)
 
 
-def _improve(
-    batch: Batch, u: Tensor, best: Assessment, exact: float, factor: Prepared | None
-) -> tuple[Tensor, Assessment]:
-    improving = (best.residual < NEAR) & (best.residual > exact * CLOSE / EXACT)
-    for _ in range(STEPS):
-        if not improving.any():
-            break
-        rows = compacted(improving)
-        if rows is None:
-            rows, part, near = torch.arange(batch.size, device=u.device), batch, factor
-        else:
-            part, near = batch.select(rows), None if factor is None else factor.take(rows)
-        step, change = _newton_step(part, u[rows], _rows(best, rows), near)
-        moved = u[rows] + torch.where(step.isfinite().all(-1, keepdim=True), step, 0.0)
-        new = assess(part, moved, best.multipliers[rows] + change)
-        better = new.residual < best.residual[rows]
-        accepted = rows[better]
-        u = u.index_copy(0, accepted, moved[better])
-        best = _merge(best, accepted, _rows(new, better))
-        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
-    return u, best
-
-
-def _first_assessment(batch: Batch, u: Tensor, multipliers: Tensor | None) -> Assessment:
-    """At a rough point it is not clear which constraints are active: try several guesses, keep the best of each."""
-    best = assess(batch, u, multipliers)
-    if not batch.q or bool((best.residual <= optimality_tolerance(u.dtype)).all()):
-        return best
-    here = batch.expand_along(u, u)
-    values, gradient, jacobian = here.values, here.gradient, here.jacobian
-    reach = constraint_scale(jacobian, u)
-    equality = torch.arange(batch.k, device=u.device) < batch.p
-    tight = [equality | (values > -near * reach) for near in (1e-8, 1e-4, 1e-2)]
-    for rows in tight:
-        new = assess(batch, u, estimate_multipliers(gradient, jacobian, rows))
-        better = new.residual < best.residual
-        best = _merge(best, better.nonzero().flatten(), _rows(new, better))
-    return best
-
-
-def _newton_step(batch: Batch, u: Tensor, state: Assessment, near: Prepared | None) -> Pair:
-    """(du, dl) from [H A'; A 0] [du; -dl] = -[D_U L; c], the active rows alone."""
-    if near is not None:
-        _, slope, values, _ = batch.slopes(u, state.multipliers)
-        step, change = near.solve_system(-slope, -values)
-        return step, -change
-    here = batch.expand(u, state.multipliers)
-    step, change = factorise_dense(here.curvature, here.jacobian, state.active, None)(-here.gradient, -here.values)
-    return step, -change
-
-
-def _rows(state: Assessment, rows: Tensor) -> Assessment:
-    return Assessment(*(getattr(state, field.name)[rows] for field in dataclasses.fields(state)))
-
-
-def _merge(state: Assessment, rows: Tensor, new: Assessment) -> Assessment:
-    names = [field.name for field in dataclasses.fields(state)]
-    return Assessment(*(getattr(state, name).index_copy(0, rows, getattr(new, name)) for name in names))
+def _length(found: Assessment, u: Tensor) -> Tensor:  # (batch,)
+    """The length of the Newton step relative to u, or to the way there, as a whole; a saddle point may be near too."""
+    assert found.step is not None  # which the verdict has made
+    size = u.abs().amax(-1)
+    return found.step.abs().amax(-1) / torch.where(size > 0, size, 1.0)

@@ -93,7 +93,7 @@ class Scipy(Solver):
             messages=tuple(f"{method}: {result.message}" for result in results),
         )
         if self.polish:
-            raw = polish(double, raw if double is not batch else raw.to(start.dtype))
+            raw = polish(double, raw if double is not batch else raw.to(start.dtype), first, start.dtype)
         return raw.to(start.dtype)
 
     def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..derivatives import Linearisation
+from ..derivatives import Point
 from ..problem import Batch
 from .propositions import (
     expected_curvature,
@@ -61,7 +61,7 @@ class Setting:
     rank: Tensor
 
     @classmethod
-    def of(cls, point: Linearisation, wanted: Sequence[int]) -> Setting:
+    def of(cls, point: Point, wanted: Sequence[int]) -> Setting:
         """Test the assumptions by random vectors: an identity that holds for one of them holds almost surely."""
         batch, u = point.batch, point.u
         if batch.m > LARGE:
@@ -83,7 +83,7 @@ class Setting:
         )
 
     @classmethod
-    def _untested(cls, point: Linearisation) -> Setting:
+    def _untested(cls, point: Point) -> Setting:
         """Problems with too many variables: no matrix is formed."""
         size, unknown = point.batch.size, torch.zeros_like(point.active[:, :0]).any(-1)
         matrix = point.u.new_zeros(size, 0, 0)
@@ -232,7 +232,7 @@ def _random(like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
-def _independent(batch: Batch, point: Linearisation, jacobian: Tensor, wanted: Sequence[int]) -> Tensor:
+def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[int]) -> Tensor:
     """Whether C = 0 in the active rows: C's = 0 for a random s."""
     if not batch.k:
         return torch.ones(batch.size, dtype=torch.bool, device=point.u.device)
@@ -243,7 +243,7 @@ def _independent(batch: Batch, point: Linearisation, jacobian: Tensor, wanted: S
     return result
 
 
-def _input_scale(batch: Batch, point: Linearisation, wanted: Sequence[int]) -> Tensor:
+def _input_scale(batch: Batch, point: Point, wanted: Sequence[int]) -> Tensor:
     """c^2 where B B' = c^2 I, from B B'z for a random z."""
     z = _random(point.u)
     nothing = torch.zeros_like(point.multipliers)
@@ -255,7 +255,7 @@ def _input_scale(batch: Batch, point: Linearisation, wanted: Sequence[int]) -> T
     return torch.where(close & (scale > 0), scale, torch.nan)
 
 
-def _constraint_kinds(point: Linearisation, hessian_hat: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
+def _constraint_kinds(point: Point, hessian_hat: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
     """Where the active constraints are linear, and where there is just one and its Hessian is a multiple of I."""
     batch, u = point.batch, point.u
     weights = (0.5 + _random(point.multipliers).abs()) * point.active  # none of them near zero

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..derivatives import Linearisation
+from ..derivatives import Point
+from ..forward import Call
 from ..gradients import RULES, Rule
-from ..implicit import Call, Solved, _without_failures
+from ..implicit import without_failures
 from ..inputs import Inputs, check_incoming
-from ..solution import Status
+from ..solution import Solution
 from ..table import as_html, as_text
 from .assumptions import LARGE, Setting
 from .propositions import (
@@ -184,21 +185,23 @@ def inputs_that_count(xs: Sequence[Tensor]) -> list[int]:
     return wanted
 
 
-def analyse_call(inputs: Inputs, call: Call, solved: Solved, v: Tensor, wanted: Sequence[int]) -> DescentReport:
+def analyse_call(
+    spec: Spec, inputs: Inputs, call: Call, solution: Solution, v: Tensor, wanted: Sequence[int]
+) -> DescentReport:
     """Compare the rules for one call of a node."""
     if not inputs.size:
         raise ValueError("a batch of no problems cannot be analysed.")
-    v = check_incoming(v, solved.y.shape if inputs.batched else solved.y.shape[1:]).to(solved.y)
-    good = solved.codes == Status.CONVERGED
+    v = check_incoming(v, solution.y.shape if inputs.batched else solution.y.shape[1:]).to(solution.y)
+    good = solution.converged
     if not good.any():
         raise ValueError("none of the problems was solved: node.solve(x).status says why.")
     xs = tuple(x.detach() for x in inputs.xs)
     if not good.all():
-        xs, solved = _without_failures(call, xs, solved, good)
-    return analyse(call.linearise(xs, solved), v.reshape(inputs.size, -1), wanted, good)
+        xs, solution = without_failures(call, xs, solution)
+    return analyse(spec.point(call, xs, solution), v.reshape(inputs.size, -1), wanted, good)
 
 
-def analyse(point: Linearisation, v: Tensor, wanted: Sequence[int], solved: Tensor) -> DescentReport:
+def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> DescentReport:
     """Compare the rules at the solutions of a batch.
 
     Args:
@@ -223,7 +226,7 @@ def analyse(point: Linearisation, v: Tensor, wanted: Sequence[int], solved: Tens
     return DescentReport(_masked(g, solved), judged, setting, (bounds[0], bounds[1]), solved)
 
 
-def pull_each(rule: Rule, point: Linearisation, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
+def pull_each(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
     """The gradient that a rule gives each problem, flattened; the inputs of the point must not be shared."""
     grads = rule.pull(point, v, torch.zeros_like(point.multipliers), wanted)
     return torch.cat([grad.reshape(v.shape[0], -1).to(v.dtype) for grad in grads], -1)

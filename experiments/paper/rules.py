@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative import Adaptive, Exact, Rule
-from declarative.derivatives import Linearisation
+from declarative.derivatives import Point
 from declarative.gradients import RULES
 from declarative.linear.contract import Pair
 
@@ -39,10 +39,10 @@ class ByRows(Rule):
         self.parts = [part for part in merge(parts) if not isinstance(part[1], Exact)]
         self.exact = torch.empty(0)
 
-    def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
+    def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return Exact().solve(point, v, w)
 
-    def pull(self, point: Linearisation, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+    def pull(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         (self.exact,) = Exact().pull(point, v, w, wanted)
         used = self.exact.clone()
         for rows, rule in self.parts:
@@ -63,7 +63,7 @@ def merge(parts: Sequence[Part]) -> list[Part]:
     return merged
 
 
-def _take(point: Linearisation, rows: slice) -> Linearisation:
+def _take(point: Point, rows: slice) -> Point:
     u = point.u[rows]
     return dataclasses.replace(
         point,
@@ -71,5 +71,5 @@ def _take(point: Linearisation, rows: slice) -> Linearisation:
         u=u,
         multipliers=point.multipliers[rows],
         active=point.active[rows],
-        extra=None if point.extra is None else point.extra[rows],
+        byproduct=None if point.byproduct is None else point.byproduct[rows],
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from declarative import Adaptive, DeclarativeNode, Newton, check
 from declarative.linear.contract import Solve
-from declarative.linear.systems import HessianSystem
+from declarative.linear import HessianSystem
 from declarative.optimality import optimality_tolerance
 from declarative.reports.check import CheckError, CheckResult, Grade
 from problems import Eigenvectors, OptimalTransport, SphereProjection

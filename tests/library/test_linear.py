@@ -5,7 +5,7 @@ import torch
 
 from declarative import NumericalWarning
 from declarative.linear.dense import kkt_matrix
-from declarative.linear.systems import DenseSystem, HessianSystem
+from declarative.linear import DenseSystem, HessianSystem
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3

@@ -153,7 +153,7 @@ def test_constants_in_single_precision_keep_the_solver_in_single_precision():
 
 def test_the_last_factorisation_serves_the_backward_pass(monkeypatch):
     """The backward pass assembles no matrix, and its gradient is that of the assembled one to the last digits."""
-    from declarative import derivatives
+    from declarative import structure
 
     x = torch.randn(3, 6, dtype=DOUBLE, requires_grad=True)
     start = torch.tensor([0.6, 0.5, 0.6, 0.7, 0.7, 0.1], dtype=DOUBLE)
@@ -162,7 +162,7 @@ def test_the_last_factorisation_serves_the_backward_pass(monkeypatch):
     v = torch.randn_like(y)
     (dense,) = torch.autograd.grad(y, x, v, create_graph=True)  # differentiable, so assembled
     assembled = []
-    monkeypatch.setattr(derivatives, "DenseSystem", lambda *matrices: assembled.append(matrices))
+    monkeypatch.setattr(structure, "DenseSystem", lambda *matrices: assembled.append(matrices))
     (reused,) = torch.autograd.grad(y, x, v)
     assert not assembled
     assert relative(reused, dense.detach()) < 1e-12

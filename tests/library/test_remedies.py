@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from declarative import DeclarativeNode, SolverError
+from declarative import DeclarativeNode, Newton, NumericalWarning, SolverError
 from declarative.boundary import corner_hint, corners
 from declarative.problem import Batch, Problem
 from declarative.solution import Status
@@ -190,14 +190,14 @@ def test_a_hint_at_corners_is_for_problems_that_were_given_up_on():
 
 
 def test_what_the_hint_advises_solves_the_problem():
-    """The median of three numbers, |u - x_i| replaced by t_i with two inequalities each."""
-    x = torch.tensor([[0.3, 2.0, -1.0], [5.0, 4.0, 1.0]], dtype=torch.float64)
+    """(u - x)^2 / 2 + |u|, with |u| replaced by t and two inequalities: the solution is a soft threshold."""
+    x = torch.tensor([3.0, 0.4, -0.2, -2.0], dtype=torch.float64)
     node = DeclarativeNode(
-        lambda _, z: z[1:].sum(),
-        inequality=lambda x, z: torch.cat([z[0] - x - z[1:], x - z[0] - z[1:]]),
-        start=4,
+        lambda x, z: (z[0] - x).square() / 2 + z[1],
+        inequality=lambda _, z: torch.stack([z[0] - z[1], -z[0] - z[1]]),
+        start=2,
     )
-    assert torch.allclose(node(x)[:, 0], x.median(-1).values, atol=1e-6)
+    assert torch.allclose(node(x)[:, 0], torch.nn.functional.softshrink(x, 1.0), atol=1e-6)
 
 
 def test_a_hint_is_the_last_line_of_the_error_and_survives_pickling():
@@ -207,3 +207,15 @@ def test_a_hint_is_the_last_line_of_the_error_and_survives_pickling():
     assert str(error).splitlines() == [*str(caught.value).splitlines(), "Mind the corners."]
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.hint) == (str(error), "Mind the corners.")
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "mask"])
+def test_a_solution_on_a_corner_is_told_of(on_failure):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).abs().sum(), solver=Newton(max_iterations=20), start=3, on_failure=on_failure
+    )
+    context = pytest.raises(SolverError) if on_failure == "raise" else pytest.warns(NumericalWarning)
+    with context as caught:
+        node(X)
+    told = str(caught.value if on_failure == "raise" else caught[0].message)
+    assert "corners or jumps (abs in objective)" in told

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, NumericalWarning
-from declarative.derivatives import WORTH
+from declarative.structure import WORTH
 from tests.library.test_recording import randn
 from tests.support.helpers import DOUBLE, RULES, relative
 

@@ -1,0 +1,299 @@
+"""The forward pass on plain tensors, without gradients: starts -> solver -> verdict -> report."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .boundary import corner_hint, inspect, is_defined, refuse_captured
+from .errors import NumericalWarning
+from .inputs import InDims, Start, default_points, defined_start, initial_points
+from .linear import Factorisation
+from .optimality import Assessment, assess, optimality_tolerance
+from .problem import Batch, Problem, flat
+from .recording import Recordings
+from .remedies import IN_PLACE
+from .solution import RawSolution, Solution, SolverError, Status, describe_failures
+from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
+from .structure import Structure
+from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a node solves its problem."""
+
+    problem: Problem
+    solver: Solver
+    start: Start
+    in_dims: InDims
+    on_failure: str
+    structure: Structure
+    recordings: Recordings | None  # None: the functions are called
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a node: how its inputs are arranged."""
+
+    plan: Plan
+    in_dims: tuple[int | None, ...]
+    size: int
+    work: torch.dtype
+    differentiable: bool
+    warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
+    gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
+
+    def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """The inputs, and the start if one was passed."""
+        return (tuple(tensors[:-1]), tensors[-1]) if self.warm else (tuple(tensors), None)
+
+    def batch(self, xs: tuple[Tensor, ...], solution: Solution) -> Batch:
+        """The problems of this call, once a solution has told their sizes."""
+        p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
+        shape = solution.y.shape[1:]
+        return Batch(self.plan.problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the forward pass has computed anyway, for a backward pass that is not itself differentiated."""
+
+    factors: Factorisation | None = None
+    jacobian: Tensor | None = None  # A at the solutions, (size, k, m)
+    messages: tuple[str, ...] = ()
+
+
+def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tuple[Solution, Workspace]:
+    """Solve the batch, and check what the solver says against the optimality conditions."""
+    with without_saved_tensor_hooks():
+        starts = _candidates(call, xs, start)
+        if not call.size:
+            return _empty(starts[0]), Workspace()
+        batch = _inspected(call, xs, starts[0])
+        starts = _defined(call, batch, starts, start)
+        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
+        raw = _solve_from_all(call.plan, batch, [flat(one) for one in starts], finite)
+        own = call.plan.solver.assess(batch, raw)
+        found = own or raw.assessment or assess_in_double(batch, raw, call.plan, flat(starts[0]))
+        codes = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
+        solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
+        _report(call, batch, solution, found)
+    if bool(codes.any()) or not call.differentiable:
+        return solution, Workspace(messages=raw.messages)
+    return solution, Workspace(raw.factors, None if own is not None else found.jacobian, raw.messages)
+
+
+def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:
+    """The verdict on points of any precision: differences that single precision cannot see must not decide it."""
+    double, dtype = batch.in_double(), raw.y.dtype
+    wide = dtype if double is batch else torch.float64
+    travel = (raw.y - start).abs().to(wide) if plan.solver.needs_start else None
+    return assess(
+        double,
+        raw.y.to(wide),
+        None if raw.multipliers is None else raw.multipliers.to(wide),
+        dtype=dtype,
+        travel=travel,
+        structure=plan.structure,
+        minimum=not plan.solver.stationary,
+    ).to(dtype)
+
+
+def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
+    """Under a ``torch.func`` transform a captured tensor shows only out here, where the transform is active."""
+    values = tuple(plain(x) for x in xs)
+    refuse_captured(call.plan.problem, values, call.in_dims, _candidates(call, values, None)[0])
+
+
+def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
+    """The batch, once its functions have been looked at; those that are recorded are looked at once per shape."""
+    plan, recordings = call.plan, call.plan.recordings
+    batch = Batch(plan.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
+    shapes = (call.gradients, call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
+    counts = None if recordings is None else recordings.counts(shapes)
+    if counts is None:
+        looked = inspect(batch, first, call.gradients)
+        counts = looked.p, looked.q
+        if recordings is not None:
+            recordings.remember(shapes, counts)
+    return dataclasses.replace(batch, p=counts[0], q=counts[1])
+
+
+def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> list[Tensor]:  # of (size, *shape)
+    """Where the solver starts, once or several times, or, for a closed form, the solution."""
+    solver = call.plan.solver
+    if isinstance(solver, ClosedForm):
+        return [_formula(call, solver, xs)]
+    if start is not None:
+        return [_matching(call, xs, start)]
+    starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
+    return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
+
+
+def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | None) -> list[Tensor]:
+    """The starts, moved to where the functions are defined if nothing but the shape of u was asked for."""
+    if isinstance(call.plan.solver, ClosedForm) or given is not None:
+        return starts
+    asked = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
+    return [
+        defined_start(default_points(first), partial(is_defined, batch)) if isinstance(one, torch.Size) else first
+        for one, first in zip(asked, starts, strict=True)
+    ]
+
+
+def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
+    """A start of another shape would make another problem, by broadcasting."""
+    own = call.plan.start[0] if isinstance(call.plan.start, list) else call.plan.start
+    shape = initial_points(own, xs, call.in_dims, call.size, call.work).shape
+    if start.shape != shape:
+        raise ValueError(f"start must have shape {tuple(shape)}, like the node's output, but has {tuple(start.shape)}.")
+    return start
+
+
+def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
+    before = versions(xs)
+    y: object = solver.function(*xs)
+    if versions(xs) != before:
+        raise ValueError(f"the closed form {IN_PLACE}")
+    if not isinstance(y, Tensor):
+        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
+    if all(dim is None for dim in call.in_dims):
+        y = y.unsqueeze(0)
+    if y.dim() == 0 or y.shape[0] != call.size:
+        raise ValueError(
+            f"the closed form must return one solution per problem, shape ({call.size}, ...), but returned "
+            f"{tuple(y.shape)}."
+        )
+    if not y.is_floating_point():
+        raise TypeError(f"the closed form must return a floating-point tensor, but returned {y.dtype}.")
+    if 0 in y.shape[1:]:
+        raise ValueError(f"the closed form returned shape {tuple(y.shape)}: u must have at least one entry.")
+    return y.to(call.work, copy=True)  # a formula may return one of its inputs
+
+
+def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if not x.is_floating_point() or bool(x.sum().isfinite()):  # one pass; where a sum overflows, all are looked at
+        return torch.ones(size, dtype=torch.bool, device=x.device)
+    if dim is None:
+        return x.isfinite().all().expand(size)
+    return x.isfinite().reshape(size, -1).all(-1)
+
+
+def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor) -> RawSolution:
+    """Solve from every start, as one larger batch, and keep the best solution of each problem."""
+    count = len(starts)
+    if count == 1:
+        return _solve_rows(plan.solver, batch, starts[0], finite)
+    place = torch.arange(batch.size, device=finite.device)
+    every = batch.select(place.repeat(count))
+    raw = _solve_rows(plan.solver, every, torch.cat(starts), finite.repeat(count))
+    found = raw.assessment or assess_in_double(every, raw, plan, torch.cat(starts))
+    solved = found.residual <= optimality_tolerance(raw.y.dtype)
+    rank = torch.where(solved, every.objective(raw.y), torch.inf).nan_to_num(torch.inf).view(count, batch.size)
+    return raw.take(rank.argmin(0) * batch.size + place)
+
+
+def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> RawSolution:
+    """Solve the problems whose inputs are finite; the others keep their start."""
+    if finite.all():
+        return _solved_by(solver, batch, first)
+    raw = RawSolution.unsolved(first)
+    if not finite.any():
+        return raw
+    rows = finite.nonzero().flatten()
+    part = _solved_by(solver, batch.select(rows), first[rows])
+    blank = [None if x is None else x.new_zeros(batch.size, *x.shape[1:]) for x in (part.multipliers, part.byproduct)]
+    return dataclasses.replace(raw, multipliers=blank[0], byproduct=blank[1]).put(rows, part)
+
+
+def _solved_by(solver: Solver, batch: Batch, first: Tensor) -> RawSolution:
+    """What the solver returns, in the precision that is worked in, by which it is then judged."""
+    raw: object = solver.solve(batch, first)
+    if not isinstance(raw, RawSolution):
+        raise TypeError(
+            f"a solver must return a RawSolution, but {type(solver).__name__} returned {type(raw).__name__}."
+        )
+    raw.check(batch.size, batch.m, batch.k)
+    return raw.to(first.dtype)
+
+
+def _judge(
+    batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, start: Tensor, explain: bool
+) -> Tensor:  # (size,)
+    """The status of each problem: the verdict decides what is solved, and evidence what cannot be.
+
+    ``explain`` looks for such evidence; a solver that judges its own solutions brings its own.
+    """
+    solved = (found.residual <= optimality_tolerance(raw.y.dtype)) & finite
+    if bool(solved.all()):
+        return torch.zeros_like(raw.codes)
+    codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
+    if explain:
+        claims = (codes == Status.INFEASIBLE) | (codes == Status.UNBOUNDED)
+        codes = torch.where(claims, int(Status.STALLED), codes)
+        rows = (~solved & finite & raw.y.isfinite().all(-1)).nonzero().flatten()
+        part, u, first = batch.select(rows), raw.y[rows], start[rows]
+        for status, proved in ((Status.UNBOUNDED, proves_unbounded), (Status.INFEASIBLE, proves_infeasible)):
+            codes[rows[proved(part, u, first)]] = int(status)
+    codes = torch.where(solved, int(Status.CONVERGED), codes)
+    nowhere = ~raw.y.isfinite().all(-1) & (codes != Status.UNBOUNDED)
+    lost = ~finite | nowhere | (_undefined(batch, raw.y) & (codes == Status.NOT_OPTIMAL))
+    return torch.where(lost, int(Status.NOT_FINITE), codes)
+
+
+def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
+    """Where a function or its slope has no value."""
+    objective, slope, values, jacobian = batch.slopes(u)
+    total = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
+    return ~(total + jacobian.sum((-2, -1))).isfinite()
+
+
+def _solution(
+    batch: Batch, raw: RawSolution, found: Assessment, codes: Tensor, shape: torch.Size, others: Sequence[Tensor]
+) -> Solution:
+    multipliers = found.multipliers
+    return Solution(
+        y=own_memory(raw.y.reshape(shape), others),
+        multipliers=multipliers[:, : batch.p].clone(),
+        inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
+        active=found.active.clone(),
+        codes=codes,
+        iterations=raw.iterations,
+        residual=found.residual,
+        byproduct=raw.y.new_zeros(batch.size, 0) if raw.byproduct is None else raw.byproduct,
+        messages=raw.messages,
+    )
+
+
+def _empty(first: Tensor) -> Solution:
+    none = first.new_zeros(0, 0)
+    count = torch.zeros(0, dtype=torch.int64, device=first.device)
+    return Solution(first, none, none.clone(), none.bool(), count, count.clone(), first.new_zeros(0), none.clone())
+
+
+def _report(call: Call, batch: Batch, solution: Solution, found: Assessment) -> None:
+    """Raise or warn for the problems that failed, and warn of kinks where a derivative will be taken."""
+    failed = solution.codes.nonzero().flatten().tolist()
+    if failed:
+        solution = dataclasses.replace(solution, objective=batch.objective(flat(solution.y)))
+        hint = corner_hint(batch, solution.y, solution.codes)
+        if call.plan.on_failure == "raise":
+            raise SolverError(solution, hint)
+        warnings.warn(describe_failures(solution, failed, hint), NumericalWarning, stacklevel=2)
+    if not batch.q or not call.differentiable:
+        return
+    kinks = int((found.weak.any(-1) & solution.converged).sum())
+    if kinks:
+        warnings.warn(
+            f"{kinks} of {call.size} problems have a constraint that is just active, with a zero multiplier: the "
+            "solution has a kink there, and the one-sided derivative without that constraint was taken.",
+            NumericalWarning,
+            stacklevel=2,
+        )

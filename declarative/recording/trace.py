@@ -1,0 +1,207 @@
+"""A function of tensors as a graph of torch operations, written down while it runs.
+
+The operations are those that are left when ``torch.vmap`` and autodiff have done their work, so that replaying them
+does not do it again. Tensors that the function captures are inputs of the graph: the graph refers to the tensors
+themselves, and reads their values whenever it is replayed. Everything else that Python decides is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+LARGEST_GRAPH = 20_000  # operations; more than that is a loop over the batch, written out
+CAPTURED = "captured"  # attributes of a module with this beginning are the captured tensors
+
+
+class RecordingError(ValueError):
+    """A function cannot be recorded: it is no pure function of its arguments for given shapes, or is too long."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The operations of one run of a function.
+
+    Attributes:
+        module: the graph; its placeholders are the tensors that were given.
+        structure: how the outputs are nested.
+        captured: the tensors that the function reached other than through its arguments, by attribute of the module.
+        values: what each node of the graph was in that run.
+    """
+
+    module: fx.GraphModule
+    structure: pytree.TreeSpec
+    captured: dict[str, Tensor]
+    values: dict[fx.Node, Any]
+
+    def same_as(self, other: Trace) -> bool:
+        """Whether both runs did the same operations with the same numbers and the same captured tensors."""
+        return _described(self) == _described(other)
+
+
+def trace(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Trace:
+    """Run a function on the tensors and write its operations down.
+
+    Args:
+        function: of the tensors, without side effects.
+        tensors: an example; None stays None.
+
+    Raises:
+        RecordingError: an operation depends on values in a way that a graph cannot express, or draws random numbers.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([1.0, 2.0])
+        >>> trace(lambda x: (x * x).sum(), [x]).module(x)[0]
+        tensor(5.)
+    """
+    given = [x.detach() for x in tensors if x is not None]
+    structure: list[pytree.TreeSpec] = []
+
+    def flat_function(*present: Tensor) -> list[Tensor]:
+        parts = iter(present)
+        outputs, spec = pytree.tree_flatten(function(*(None if x is None else next(parts) for x in tensors)))
+        structure[:] = [spec]
+        return list(outputs)
+
+    recorder = _Recorder(given)
+    with torch.no_grad(), recorder:
+        outputs = torch.func.functionalize(flat_function, remove="mutations")(*given)
+    return recorder.finish(outputs, structure[0])
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down the operations that pass through, in this thread alone."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.values: dict[fx.Node, Any] = {}
+        self.captured: dict[str, Tensor] = {}
+        self._nodes: dict[int, fx.Node] = {}
+        self._alive: list[Tensor] = []  # an id is only good for as long as its object lives
+        self._length = 0
+        for i, x in enumerate(inputs):
+            self._know(x, self.graph.placeholder(f"input_{i}"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in NOT_COMPUTED:
+            return func(*args, **kwargs)
+        _refuse(func, args)
+        self._length += 1
+        if self._length > LARGEST_GRAPH:
+            raise RecordingError(f"the functions take more than {LARGEST_GRAPH} operations: use record=False.")
+        arguments, options = pytree.tree_map_only(Tensor, self._node_of, (args, kwargs))
+        result = func(*args, **kwargs)
+        node = self.graph.call_function(func, tuple(arguments), options)
+        self.values[node] = result
+        if isinstance(result, Tensor):
+            self._know(result, node)
+        elif isinstance(result, tuple | list):
+            for i, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._know(part, self.graph.call_function(_item, (node, i)))
+        return result
+
+    def finish(self, outputs: Sequence[Tensor], structure: pytree.TreeSpec) -> Trace:
+        """The graph of what was written down."""
+        self.graph.output([self._node_of(x) for x in outputs])
+        module = fx.GraphModule(self.captured, self.graph, "Recorded")
+        for (
+            name,
+            x,
+        ) in self.captured.items():  # an ordinary attribute: a module's tensors are looked up in a roundabout way
+            delattr(module, name)
+            vars(module)[name] = x
+        return Trace(module, structure, self.captured, self.values)
+
+    def _know(self, x: Tensor, node: fx.Node) -> None:
+        self._alive.append(x)
+        self._nodes[id(x)] = node
+        self.values[node] = x
+
+    def _node_of(self, x: Tensor) -> fx.Node:
+        if id(x) not in self._nodes:
+            if type(x) is not Tensor and not isinstance(x, torch.nn.Parameter | torch.nn.Buffer):
+                raise RecordingError(f"a function captures a {type(x).__name__}: use record=False.")
+            name = f"{CAPTURED}_{len(self.captured)}"
+            self.captured[name] = x
+            self._know(x, self.graph.create_node("get_attr", name))
+        return self._nodes[id(x)]
+
+
+def _item(values: Sequence[Any], place: int) -> Any:
+    """One of several results."""
+    return values[place]
+
+
+# Asked for by functions, but not computed.
+NOT_COMPUTED = {
+    torch.ops.prim.device.default,
+    aten.is_nonzero.default if hasattr(aten, "is_nonzero") else None,
+    aten.sym_size.default if hasattr(aten, "sym_size") else None,
+}
+
+
+def _refuse(func: Any, args: Sequence[Any]) -> None:
+    """Refuse an operation whose outcome is a Python value or a shape that depends on values, or that is random.
+
+    Raises:
+        RecordingError: it is one.
+    """
+    tags = getattr(func, "tags", ())
+    if torch.Tag.data_dependent_output in tags:
+        raise RecordingError(
+            "a function makes a Python number or a decision out of a tensor (.item(), float(x), if x > 0): what was "
+            "recorded would go on using it. Compute with tensors (torch.where), or use record=False."
+        )
+    masks = func is aten.index.Tensor and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    if torch.Tag.dynamic_output_shape in tags or masks:
+        raise RecordingError(
+            f"the shape of the result of {'u[mask]' if masks else func.overloadpacket} depends on values: what was "
+            "recorded would go on using the first one. Use torch.where, or whole-number indices that are computed once "
+            "outside; or record=False."
+        )
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise RecordingError(
+            f"a function draws random numbers ({func.overloadpacket}): draw them outside and pass them as an input, or "
+            "use record=False."
+        )
+
+
+def _described(trace: Trace) -> list[Any]:
+    """Every operation with its arguments, as something to compare."""
+    places = {node: i for i, node in enumerate(trace.module.graph.nodes)}
+    literal = {node.args[0] for node in trace.module.graph.nodes if node.target in LITERALS}
+
+    def described(argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return ("node", places[argument])
+        if isinstance(argument, list | tuple):
+            return tuple(described(part) for part in argument)
+        if isinstance(argument, dict):
+            return tuple((name, described(part)) for name, part in argument.items())
+        return argument.hex() if isinstance(argument, float) else (type(argument), argument)
+
+    def captured(node: fx.Node) -> Any:
+        x = trace.captured[str(node.target)]
+        about = (x.shape, x.stride(), x.dtype, x.device)
+        return (*about, x.tolist()) if node in literal else (*about, x.data_ptr())
+
+    lines = []
+    for node in trace.module.graph.nodes:
+        target = captured(node) if node.op == "get_attr" else node.target
+        lines.append((node.op, target, described(node.args), described(node.kwargs)))
+    return lines
+
+
+LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)  # of a tensor that a function has made from numbers
