@@ -177,12 +177,13 @@ def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
     """For each problem, whether the functions and their first derivatives are finite at u.
 
-    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding.
+    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
+    may be minus infinity, which means no bound.
     """
     rows, weights = flat(u), u.new_ones(batch.size, batch.k)
     objective, values = batch.values(rows)
-    total = objective + values.sum(-1) + batch.gradient(rows, weights).sum(-1)
-    return total.isfinite()
+    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
 
 
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:

@@ -190,14 +190,14 @@ def test_a_hint_at_corners_is_for_problems_that_were_given_up_on():
 
 
 def test_what_the_hint_advises_solves_the_problem():
-    """The median of three numbers, |u - x_i| replaced by t_i with two inequalities each."""
-    x = torch.tensor([[0.3, 2.0, -1.0], [5.0, 4.0, 1.0]], dtype=torch.float64)
+    """(u - x)^2 / 2 + |u|, with |u| replaced by t and two inequalities: the solution is a soft threshold."""
+    x = torch.tensor([3.0, 0.4, -0.2, -2.0], dtype=torch.float64)
     node = DeclarativeNode(
-        lambda _, z: z[1:].sum(),
-        inequality=lambda x, z: torch.cat([z[0] - x - z[1:], x - z[0] - z[1:]]),
-        start=4,
+        lambda x, z: (z[0] - x).square() / 2 + z[1],
+        inequality=lambda _, z: torch.stack([z[0] - z[1], -z[0] - z[1]]),
+        start=2,
     )
-    assert torch.allclose(node(x)[:, 0], x.median(-1).values, atol=1e-6)
+    assert torch.allclose(node(x)[:, 0], torch.nn.functional.softshrink(x, 1.0), atol=1e-6)
 
 
 def test_a_hint_is_the_last_line_of_the_error_and_survives_pickling():

@@ -190,6 +190,14 @@ def test_logarithms_and_roots_are_defined_where_the_solver_would_start(functions
     assert all(part.isfinite().all() for part in (f, slope, values, jacobian))
 
 
+def test_an_inequality_without_a_bound_is_defined():
+    def rows(_, u):
+        return torch.stack([u.sum() - 1, u.sum() - torch.inf])
+
+    batch = Batch(Problem(wells, inequality=rows), (torch.rand(2, 4, dtype=DOUBLE),), (0,), 2, torch.Size([4]), 0, 2)
+    assert is_defined(batch, points(4)).all()
+
+
 def test_where_everything_is_defined_the_start_is_the_first_point():
     batch = Batch(Problem(wells), (torch.rand(2, 4, dtype=DOUBLE),), (0,), 2, torch.Size([4]), 0, 0)
     assert torch.equal(defined_start(default_points(points(4)), lambda u: is_defined(batch, u)), points(4))
