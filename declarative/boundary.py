@@ -8,16 +8,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .problem import Batch, Function, Problem
-from .torchside import has_tangent, in_transform, is_mapped
+from .inputs import Inputs, Start
+from .operations import Ancestry
+from .problem import Batch, Function, Problem, flat
+from .remedies import (
+    IN_PLACE,
+    NO_WAY_TO_U,
+    batched_start_message,
+    captured_message,
+    corners_message,
+    explain,
+    steps_message,
+)
+from .solution import Status
+from .torchside import has_tangent, in_transform, is_mapped, plain, versions
 
-IN_PLACE = "changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
+FUNCTIONS = ("objective", "equality", "inequality")
+GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 
 
-def inspect(batch: Batch, u: Tensor) -> Batch:
+def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
+
+    Args:
+        batch: the problems, with the constraints not counted yet.
+        u: where to call the functions.
+        gradients: whether gradients are recorded around the node's call. If not, captured tensors are constants.
 
     Returns:
         The batch with the constraints counted.
@@ -27,12 +45,8 @@ def inspect(batch: Batch, u: Tensor) -> Batch:
             requires a gradient other than through its arguments.
     """
     counts = {"equality": 0, "inequality": 0}
-    for name in ("objective", "equality", "inequality"):
-        function = getattr(batch.problem, name)
-        if function is None:
-            continue
-        value = _call(batch, name, function, u)
-        shape = value.shape[1:]
+    for name, function in _functions(batch.problem):
+        shape = _call(batch, name, function, u, gradients).shape[1:]
         if name == "objective" and len(shape):
             raise ValueError(
                 f"objective must return a scalar for one problem, but returned shape {tuple(shape)}: sum it."
@@ -47,117 +61,132 @@ def inspect(batch: Batch, u: Tensor) -> Batch:
     return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
 
 
-def _call(batch: Batch, name: str, function: Function, u: Tensor) -> Tensor:
-    xs = tuple(x.detach() for x in batch.xs)
-    probe = u.detach().clone().requires_grad_()  # a leaf: whatever else requires a gradient was captured
-    watched = (*xs, probe)
-    before = [x._version for x in watched]
-    with torch.enable_grad(), _explained(name, xs, batch):
-        value: object = torch.vmap(_tensor_only(name, function), in_dims=(*batch.in_dims, 0))(*xs, probe)
-    assert isinstance(value, Tensor)  # _tensor_only has refused anything else
-    if [x._version for x in watched] != before:
-        raise ValueError(f"{name} {IN_PLACE}")
+def _functions(problem: Problem) -> list[tuple[str, Function]]:
+    return [(name, function) for name in FUNCTIONS if (function := getattr(problem, name)) is not None]
+
+
+def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> Tensor:
+    value, probe = _at_probe(batch, name, function, u)
     if not value.is_floating_point():
         raise TypeError(f"{name} must return a floating-point tensor, but returned {value.dtype}.")
-    leaves = _ancestors(value)
-    captured = [leaf for leaf in leaves if leaf is not probe]
-    if captured or (in_transform() and value.requires_grad):
-        raise ValueError(_captured_message(name, function, captured))
-    if name == "objective" and not leaves and not in_transform():
-        raise ValueError(
-            "objective does not depend on u, its last argument, in a differentiable way: every point would be a "
-            "solution. Check the order of the arguments (*xs, u), and for .detach() or .item()."
-        )
+    ancestry = Ancestry(value)
+    captured = [leaf for leaf in ancestry.leaves if leaf is not probe]
+    if gradients and (captured or (in_transform() and value.requires_grad)):
+        raise ValueError(captured_message(name, function, captured))
+    if name == "objective" and len(captured) == len(ancestry.leaves) and not in_transform():
+        raise ValueError(NO_WAY_TO_U)
+    if steps := ancestry.only_steps(probe):
+        raise ValueError(steps_message(name, steps))
     return value
 
 
-def _tensor_only(name: str, function: Function) -> Function:
-    def checked(*arguments: Tensor) -> Tensor:
-        value = function(*arguments)
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must return a tensor, but returned {type(value).__name__}.")
-        return value
+def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The function for the batch at a copy of u, and this copy: whatever else requires a gradient was captured."""
+    xs = tuple(x.detach() for x in batch.xs)
+    probe = u.detach().clone().requires_grad_()
+    watched = (*xs, probe)
+    before = versions(watched)
+    returned: list[object] = []
 
-    return checked
+    def noted(*arguments: Tensor) -> Tensor:
+        returned.append(function(*arguments))
+        return returned[0] if isinstance(returned[0], Tensor) else arguments[-1]
+
+    with torch.enable_grad(), _explained(batch, name, function, u.dtype):
+        value: Tensor = torch.vmap(noted, in_dims=(*batch.in_dims, 0))(*watched)
+    if not isinstance(returned[0], Tensor):
+        raise TypeError(f"{name} must return a tensor, but returned {type(returned[0]).__name__}.")
+    if versions(watched) != before:
+        raise ValueError(f"{name} {IN_PLACE}")
+    return value, probe
 
 
 @contextmanager
-def _explained(name: str, xs: Sequence[Tensor], batch: Batch) -> Iterator[None]:
-    """Let the user's own exception through, with a note of what the function was called with."""
+def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) -> Iterator[None]:
+    """Let the user's own exception through, with a note of what the function was called with and what to do."""
     try:
         yield
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
-        one = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in zip(xs, batch.in_dims, strict=True)]
-        inputs = ", ".join(f"{shape}" for shape in one)
-        error.add_note(
-            f"This happened in {name}(*xs, u), called under torch.vmap for one problem with inputs of shape {inputs} "
-            f"and u of shape {tuple(batch.shape)}. Write it for one problem, in torch operations, without .item() or "
-            "Python branches on values (torch.where does that)."
-        )
+        pairs = zip(batch.xs, batch.in_dims, strict=True)
+        shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
+        error.add_note(explain(error, name, function, [*shapes, tuple(batch.shape)], dtype))
         raise
+
+
+def corners(batch: Batch, u: Tensor) -> list[str]:  # u: (size, *shape)
+    """The operations of the functions with corners or jumps in u, such as ``"abs in objective"``.
+
+    Where a solution sits on a corner, slopes do not vanish at it and a Newton method does not get there.
+
+    Example:
+        >>> import torch
+        >>> from declarative.problem import Batch, Problem
+        >>> problem = Problem(lambda x, u: (u - x).abs().sum() + x.abs().sum(), inequality=lambda x, u: u.amax() - 1)
+        >>> batch = Batch(problem, (torch.ones(2, 3),), (0,), 2, torch.Size([3]), 0, 1)
+        >>> corners(batch, torch.zeros(2, 3))
+        ['abs in objective', 'amax in inequality']
+    """
+    found = []
+    for name, function in _functions(batch.problem):
+        value, probe = _at_probe(batch, name, function, u)
+        found += [f"{corner} in {name}" for corner in Ancestry(value).corners(probe)]
+    return found
+
+
+def corner_hint(batch: Batch, u: Tensor, codes: Tensor) -> str:  # (size, *shape), (size,)
+    """What to say of corners about problems that were given up on; empty if there is nothing to say."""
+    given_up = any(bool((codes == status).any()) for status in GIVEN_UP)
+    return corners_message(corners(batch, u)) if given_up else ""
+
+
+def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
+    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
+
+    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
+    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
+
+    Raises:
+        ValueError: there is such a tensor.
+    """
+    for one in start if isinstance(start, list) else [start]:
+        if not (isinstance(one, Tensor) and one.dim() > 1 and one.shape[0] == inputs.size and inputs.batched):
+            continue
+        alike = [i for i, x in enumerate(inputs.xs) if inputs.in_dims[i] == 0 and x.shape[1:] == one.shape[1:]]
+        if alike and _take_rows(problem, one, inputs):
+            raise ValueError(batched_start_message(tuple(one.shape), alike[0]))
+
+
+def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
+    """Whether the functions work for one problem with a row of the start as u."""
+    pairs = zip(inputs.xs, inputs.in_dims, strict=True)
+    one = [plain(x) if dim is None else plain(x)[0] for x, dim in pairs]
+    u = start[0].detach().to(device=one[0].device, dtype=inputs.work)
+    try:
+        with torch.no_grad():
+            values = {name: function(*one, u) for name, function in _functions(problem)}
+    except Exception:  # the functions may raise anything
+        return False
+    return all(value.dim() <= (name != "objective") for name, value in values.items())
+
+
+def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
+    """For each problem, whether the functions and their first derivatives are finite at u.
+
+    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
+    may be minus infinity, which means no bound.
+    """
+    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
+    objective, values = batch.values(rows)
+    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
 
 
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
-    for name in ("objective", "equality", "inequality"):
-        function = getattr(problem, name)
-        if function is None:
-            continue
-        with torch.enable_grad():
+    for name, function in _functions(problem):
+        with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
-            raise ValueError(_captured_message(name, function, []))
-
-
-def _ancestors(value: Tensor) -> list[Tensor]:
-    """The leaf tensors that require a gradient from which ``value`` was computed."""
-    leaves: list[Tensor] = []
-    seen, todo = set(), [value.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        todo.extend(parent for parent, _ in node.next_functions)
-    return leaves
-
-
-def _captured_message(name: str, function: Function, captured: Sequence[Tensor]) -> str:
-    names = _names(function, captured)
-    told = f" ({', '.join(names)})" if names else ""
-    new = names[0].split(".")[-1] if names else "w"
-    return (
-        f"{name} reaches a tensor that requires a gradient other than through its arguments{told}; that gradient would "
-        f"be lost. Make it an argument of every function of the node, {name}(x, {new}, u), and pass it: node(x, {new}) "
-        "with in_dims=(0, None). If it is a constant, .detach() it."
-    )
-
-
-def _names(function: Function, captured: Sequence[Tensor]) -> list[str]:
-    """What the user calls the captured tensors, as far as the function's closure, globals and owner tell."""
-    inner = function.func if hasattr(function, "func") else function  # functools.partial
-    code = getattr(inner, "__code__", None)
-    spaces: dict[str, object] = {}
-    if code is not None:
-        cells = getattr(inner, "__closure__", None) or ()
-        for label, cell in zip(code.co_freevars, cells, strict=True):
-            try:
-                spaces[label] = cell.cell_contents
-            except ValueError:  # a cell that is not filled yet
-                continue
-        space = getattr(inner, "__globals__", {})
-        spaces |= {label: space[label] for label in code.co_names if label in space}
-    owner = getattr(inner, "__self__", inner if isinstance(inner, nn.Module) else None)
-    if owner is not None:
-        spaces["self"] = owner
-    found = []
-    for label, value in spaces.items():
-        members = dict(value.named_parameters()) if isinstance(value, nn.Module) else {"": value}
-        for suffix, tensor in members.items():
-            if any(tensor is leaf for leaf in captured):
-                found.append(f"{label}.{suffix}" if suffix else label)
-    return found
+            raise ValueError(captured_message(name, function, []))

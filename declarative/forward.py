@@ -6,21 +6,23 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from .boundary import IN_PLACE, inspect, refuse_captured
+from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
-from .inputs import InDims, Start, initial_points, without_saved_tensor_hooks
+from .inputs import InDims, Start, default_points, defined_start, initial_points
 from .linear import Factorisation
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
+from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .structure import Structure
-from .torchside import own_memory, plain
+from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Call:
     work: torch.dtype
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
+    gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -74,6 +77,7 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         if not call.size:
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0])
+        starts = _defined(call, batch, starts, start)
         finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
         raw = _solve_from_all(call.plan, batch, [flat(one) for one in starts], finite)
         own = call.plan.solver.assess(batch, raw)
@@ -112,10 +116,10 @@ def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
     """The batch, once its functions have been looked at; those that are recorded are looked at once per shape."""
     plan, recordings = call.plan, call.plan.recordings
     batch = Batch(plan.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
-    shapes = (call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
+    shapes = (call.gradients, call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
     counts = None if recordings is None else recordings.counts(shapes)
     if counts is None:
-        looked = inspect(batch, first)
+        looked = inspect(batch, first, call.gradients)
         counts = looked.p, looked.q
         if recordings is not None:
             recordings.remember(shapes, counts)
@@ -133,6 +137,17 @@ def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> lis
     return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
 
 
+def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | None) -> list[Tensor]:
+    """The starts, moved to where the functions are defined if nothing but the shape of u was asked for."""
+    if isinstance(call.plan.solver, ClosedForm) or given is not None:
+        return starts
+    asked = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
+    return [
+        defined_start(default_points(first), partial(is_defined, batch)) if isinstance(one, torch.Size) else first
+        for one, first in zip(asked, starts, strict=True)
+    ]
+
+
 def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
     """A start of another shape would make another problem, by broadcasting."""
     own = call.plan.start[0] if isinstance(call.plan.start, list) else call.plan.start
@@ -143,9 +158,9 @@ def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
 
 
 def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
-    before = [x._version for x in xs]
+    before = versions(xs)
     y: object = solver.function(*xs)
-    if [x._version for x in xs] != before:
+    if versions(xs) != before:
         raise ValueError(f"the closed form {IN_PLACE}")
     if not isinstance(y, Tensor):
         raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
@@ -268,9 +283,10 @@ def _report(call: Call, batch: Batch, solution: Solution, found: Assessment) -> 
     failed = solution.codes.nonzero().flatten().tolist()
     if failed:
         solution = dataclasses.replace(solution, objective=batch.objective(flat(solution.y)))
+        hint = corner_hint(batch, solution.y, solution.codes)
         if call.plan.on_failure == "raise":
-            raise SolverError(solution)
-        warnings.warn(describe_failures(solution, failed), NumericalWarning, stacklevel=2)
+            raise SolverError(solution, hint)
+        warnings.warn(describe_failures(solution, failed, hint), NumericalWarning, stacklevel=2)
     if not batch.q or not call.differentiable:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())

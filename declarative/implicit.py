@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batched_grads import map_over as map_cotangents
-from .batched_grads import mapped as mapped_cotangents
 from .derivatives import Point, SystemBuilder
 from .forward import Call, Plan, Workspace, solve
 from .gradients import Rule
@@ -28,7 +26,7 @@ from .linear import full_precision
 from .problem import flat
 from .solution import Solution
 from .solvers import ClosedForm
-from .torchside import own_memory, value_is_hidden
+from .torchside import are_mapped, map_over, own_memory, value_is_hidden
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ class Implicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         given = given[:3]
-        if mapped_cotangents(given):
-            return map_cotangents(lambda *rows: Implicit._backward(ctx, *rows), given)
+        if are_mapped(given):
+            return map_over(lambda *rows: Implicit._backward(ctx, *rows), given)
         return Implicit._backward(ctx, *given)
 
     @staticmethod

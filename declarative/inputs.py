@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
+
+from .torchside import tracer, without_values
 
 InDims = int | None | tuple[int | None, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Tensor]
@@ -32,7 +32,11 @@ class Inputs:
 
 def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
     """Check the inputs of a call and bring their batch dimension to the front."""
-    _check_tensors(xs)
+    if not xs:
+        raise ValueError("a node needs at least one input: node(x).")
+    for i, x in enumerate(xs):
+        check_tensor(f"input {i}", x)
+    check_devices(xs)
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(xs)
     if len(dims) != len(xs):
         raise ValueError(f"in_dims has {len(dims)} entries, but the node was called with {len(xs)} inputs.")
@@ -61,14 +65,6 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         dtype=dtype,
         work=work,
     )
-
-
-def _check_tensors(xs: Sequence[Tensor]) -> None:
-    if not xs:
-        raise ValueError("a node needs at least one input: node(x).")
-    for i, x in enumerate(xs):
-        check_tensor(f"input {i}", x)
-    check_devices(xs)
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -132,11 +128,6 @@ def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
     return dtype
 
 
-def without_values(xs: Sequence[object]) -> bool:
-    """Whether a tensor has a shape but no values: on the meta device, or in ``FakeTensorMode``."""
-    return any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in xs)
-
-
 def refuse_without_values(xs: Sequence[object]) -> None:
     """A solver cannot do without values.
 
@@ -150,40 +141,18 @@ def refuse_without_values(xs: Sequence[object]) -> None:
         )
 
 
-def _autocasts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+def refuse_tracing(xs: Sequence[object]) -> None:
+    """What a solver does depends on values: written down once, it would be wrong for the next ones.
 
-
-@contextlib.contextmanager
-def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
-    """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
-    tensors = [x for x in xs if isinstance(x, Tensor)]
-    device = tensors[0].device.type if tensors else "cpu"
-    if not (torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)):
-        yield xs  # as nearly always
-        return
-    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
-    digits = torch.autocast(device, enabled=False) if known else contextlib.nullcontext()
-    with torch.inference_mode(False), torch.set_grad_enabled(grad), digits:
-        yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
-
-
-@contextlib.contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Suspend the hooks of checkpointing and offloading, which ``torch.func`` does not work with.
-
-    They have nothing to do inside a solver: of what happens there, nothing is saved for a backward pass.
+    Raises:
+        ValueError: operations are being written down and not carried out.
     """
-    engine, hooks = torch._C._autograd, []
-    while (hook := engine._top_saved_tensors_default_hooks(True)) is not None:
-        hooks.append(hook)
-        engine._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for hook in reversed(hooks):
-            engine._push_saved_tensors_default_hooks(*hook)
+    if (name := tracer(xs)) is not None:
+        raise ValueError(
+            f"{name} cannot take in a node, since what its solver does depends on the values of the inputs. Let it "
+            "take the parts of the model before and after the node, and call the node between them; to keep the whole "
+            "model, save its weights (torch.save(model.state_dict(), ...)); to make it faster, use torch.compile."
+        )
 
 
 def check_in_dims(in_dims: object) -> InDims:
@@ -252,16 +221,10 @@ def initial_points(
     size: int,
     dtype: torch.dtype,
 ) -> Tensor:  # (size, *shape)
-    """Where an iterative solver starts.
-
-    A shape gives a fixed, irregular point within half a unit of the origin. The origin itself would be a trap: it is a
-    stationary point of many problems, and the gradient of ||u||^2 = 1 vanishes there.
-    """
+    """Where an iterative solver starts; for a shape, the first of the :func:`default_points`."""
     device = xs[0].device
     if isinstance(start, torch.Size):
-        golden = 0.5 * (math.sqrt(5) - 1)
-        steps = torch.arange(1, math.prod(start) + 1, dtype=torch.float64, device=device)
-        one = ((steps * golden) % 1.0 - 0.5).view(start).to(dtype)
+        one = _irregular_point(start, dtype, device)
     elif isinstance(start, Tensor):
         one = start.detach().to(device=device, dtype=dtype)
     elif callable(start):
@@ -269,6 +232,51 @@ def initial_points(
     else:
         raise ValueError("this solver needs a start.")
     return one.expand(size, *one.shape).clone()
+
+
+def _irregular_point(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A fixed point within half a unit of the origin.
+
+    The origin itself would be a trap: it is a stationary point of many problems, and the gradient of ||u||^2 = 1
+    vanishes there. So would be any other point of symmetry.
+    """
+    golden = 0.5 * (math.sqrt(5) - 1)
+    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
+    return ((steps * golden) % 1.0 - 0.5).view(shape).to(dtype)
+
+
+def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)
+    """Where to start if nothing but the shape of u is known: ``first``, then places where logarithms are defined.
+
+    Between 1/4 and 3/4; with a sum below 1; near 0; above 1; below 0. All are irregular like the first.
+    """
+    yield first
+    yield 0.25 + first.abs()
+    yield (1.0 + 0.2 * first) / (1.1 * first[:1].numel() + 1.0)
+    yield 1e-3 * (1.0 + first)
+    yield 2.0 + first
+    yield -0.25 - first.abs()
+
+
+def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tensor]) -> Tensor:  # (size, *shape)
+    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
+
+    Example:
+        >>> import torch
+        >>> candidates = [torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]
+        >>> defined_start(candidates, lambda u: u > 0)
+        tensor([ 1.,  2., -1.])
+    """
+    remaining = iter(candidates)
+    start = next(remaining)
+    found = defined(start)
+    for candidate in remaining:
+        if found.all():
+            break
+        better = defined(candidate) & ~found
+        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
+        found = found | better
+    return start
 
 
 def _called_start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar, cast, get_args
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import require_flags
+from .boundary import refuse_batched_start
 from .derivatives import Derivatives, SystemBuilder
 from .forward import Call, Plan, refuse_captured_in_transform
 from .gradients import Rule, as_rule
@@ -23,10 +25,9 @@ from .inputs import (
     check_in_dims,
     check_start,
     initial_points,
-    ordinary_mode,
+    refuse_tracing,
     refuse_without_values,
     warm_start,
-    without_values,
 )
 from .problem import Function, Problem
 from .recording import Recordings
@@ -34,14 +35,21 @@ from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .structure import Structure
 from .theory.descent import DescentReport, analyse_call, inputs_that_count
-from .torchside import transformed
+from .torchside import ordinary_mode, transformed, without_values
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def _opaque(method: Method) -> Method:
-    """A compiled model takes a node as one step: what a solver does depends on values."""
-    return cast(Method, torch.compiler.disable(method))
+    """A compiled model takes a node as one step: what a solver does depends on values. So a tracer is refused."""
+
+    @functools.wraps(method)
+    def whole(self: DeclarativeNode, *xs: Tensor, **options: Tensor | None) -> object:
+        refuse_tracing(xs)
+        return method(self, *xs, **options)
+
+    reason = "what a solver does depends on values; without fullgraph, torch.compile takes a node as one step"
+    return cast(Method, torch.compiler.disable(whole, reason=reason))
 
 
 class DeclarativeNode(nn.Module):
@@ -172,6 +180,18 @@ class DeclarativeNode(nn.Module):
         other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
         return other
 
+    @property
+    def _records(self) -> bool:
+        """Whether the functions are recorded."""
+        return self._spec.plan.recordings is not None
+
+    def _with_record(self, record: bool) -> DeclarativeNode:
+        """The same node with recordings of its own, or without."""
+        other = copy.copy(self)
+        plan = dataclasses.replace(self._spec.plan, recordings=Recordings() if record else None)
+        other._spec = dataclasses.replace(self._spec, plan=plan)
+        return other
+
     @_opaque
     def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
         """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs.
@@ -262,8 +282,10 @@ class DeclarativeNode(nn.Module):
                 raise ValueError("descent needs the inputs and the incoming gradient: node.descent(x, v).")
             *xs, v = xs  # type: ignore[assignment]
         wanted = inputs_that_count(xs)
-        with ordinary_mode((*xs, v)) as tensors, torch.no_grad():
-            return analyse_call(self._spec, *self._solve(tensors[:-1]), tensors[-1], wanted)
+        with ordinary_mode((*xs, v)) as (*given, v):
+            found = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
+            with torch.no_grad():
+                return analyse_call(self._spec, *found, v, wanted)
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         """The output for inputs that have no values: its shape, and the way that gradients take."""
@@ -277,7 +299,10 @@ class DeclarativeNode(nn.Module):
         refuse_without_values(xs)
         inputs = arrange(xs, self._spec.plan.in_dims)
         warm = () if start is None else (warm_start(start, inputs),)
-        call = Call(self._spec.plan, inputs.in_dims, inputs.size, inputs.work, _differentiable(inputs.xs), bool(warm))
+        plan, gradients = self._spec.plan, torch.is_grad_enabled() or transformed()
+        refuse_batched_start(plan.problem, plan.start, inputs)
+        differentiable = _differentiable(inputs.xs)
+        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)

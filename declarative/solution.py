@@ -43,12 +43,15 @@ class Status(enum.IntEnum):
         (
             "The point is not stationary or not feasible: for a closed form, check its formula against the callables "
             "(one that is right to two or three digits can be finished by ClosedForm(..., polish=True)); for a solver, "
-            "tighten its tolerance."
+            "scale the problem so that its unknowns are of size 1, or start elsewhere."
         ),
     )
     STALLED = (
         7,
-        "No further progress was possible: check that the callables are smooth, scale the problem, or start elsewhere.",
+        (
+            "No further progress was possible: check that the callables are smooth, scale the problem, or try several "
+            "starts (start=[...])."
+        ),
     )
 
 
@@ -230,6 +233,7 @@ class SolverError(RuntimeError):
     Attributes:
         solution: everything that was computed, the solved problems included.
         indices: the positions in the batch of the problems that failed.
+        hint: what else there is to say about the failures, often empty.
 
     Example:
         >>> import torch
@@ -242,16 +246,17 @@ class SolverError(RuntimeError):
         [0] UNBOUNDED
     """
 
-    def __init__(self, solution: Solution) -> None:
+    def __init__(self, solution: Solution, hint: str = "") -> None:
         self.solution = solution
+        self.hint = hint
         self.indices: list[int] = (~solution.converged).nonzero().flatten().tolist()
-        super().__init__(describe_failures(solution, self.indices))
+        super().__init__(describe_failures(solution, self.indices, hint))
 
-    def __reduce__(self) -> tuple[type[SolverError], tuple[Solution]]:
-        return type(self), (self.solution,)
+    def __reduce__(self) -> tuple[type[SolverError], tuple[Solution, str]]:
+        return type(self), (self.solution, self.hint)
 
 
-def describe_failures(solution: Solution, indices: list[int]) -> str:
+def describe_failures(solution: Solution, indices: list[int], hint: str = "") -> str:
     """Say in words which problems of a batch failed, how, and what to do."""
     residual = solution.residual.tolist()
     status = solution.status
@@ -263,4 +268,4 @@ def describe_failures(solution: Solution, indices: list[int]) -> str:
         lines.append(f"  and {len(indices) - LISTED} more (see .solution.status)")
     advice = dict.fromkeys(status[i] for i in indices)
     lines += [f"{kind.name.lower()}: {kind.advice}" for kind in advice]
-    return "\n".join(lines)
+    return "\n".join([*lines, hint] if hint else lines)

@@ -1,9 +1,12 @@
-"""Is a transform of ``torch.func`` at work, and what is behind its wrappers?"""
+"""The wall: what torch has no public name for - transforms, tracers, tensors without values, hooks - is asked for here.
+
+Beside ``recording`` it is the only place for names of torch that begin with an underscore.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -14,6 +17,10 @@ from torch._C._functorch import (
     maybe_current_level,
     maybe_get_bdim,
 )
+from torch._subclasses.fake_tensor import is_fake
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+Grads = tuple[Tensor | None, ...]
 
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
@@ -81,3 +88,104 @@ def own_memory(x: Tensor, others: Sequence[Tensor]) -> Tensor:
     if whole and all(other.untyped_storage().data_ptr() != memory.data_ptr() for other in others):
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def versions(xs: Sequence[Tensor]) -> list[int]:
+    """How often each tensor has been changed in place."""
+    return [x._version for x in xs]
+
+
+def rounding_mode(node: torch.autograd.graph.Node) -> str | None:
+    """How a division in an autograd graph rounds, if it does."""
+    mode: str | None = getattr(node, "_saved_rounding_mode", None)
+    return mode
+
+
+# Gradients for many cotangents at once: ``torch.autograd.grad(..., is_grads_batched=True)``. torch maps such a
+# backward pass by an older mechanism than ``torch.vmap``, which knows neither the vmap rules of an
+# ``autograd.Function`` nor many operations. Here the cotangents are handed from the one to the other.
+
+
+def are_mapped(cotangents: Sequence[Tensor | None]) -> bool:
+    """Whether a backward pass, one that is not itself recorded, is for many cotangents at once."""
+    if torch.is_grad_enabled() or in_transform():
+        return False
+    return any(v is not None and value_is_hidden(v) for v in cotangents)
+
+
+def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]) -> Grads:
+    """The function of mapped cotangents, by ``torch.vmap``."""
+    level = torch._C._vmapmode_increment_nesting() - 1  # the only way to ask for it
+    torch._C._vmapmode_decrement_nesting()
+    many = [v is not None and value_is_hidden(v) for v in cotangents]
+    plain = [torch._remove_batch_dim(v, level, 1, 0) if v is not None and value_is_hidden(v) else v for v in cotangents]
+    places: list[int] = []
+    count: list[int] = []
+
+    def present(*rows: Tensor | None) -> tuple[Tensor, ...]:
+        grads = function(*rows)
+        places[:] = [i for i, grad in enumerate(grads) if grad is not None]
+        count[:] = [len(grads)]
+        return tuple(grad for grad in grads if grad is not None)
+
+    found = torch.vmap(present, in_dims=tuple(0 if one else None for one in many))(*plain)
+    by_place = dict(zip(places, found, strict=True))
+    return tuple(torch._add_batch_dim(by_place[i], 0, level) if i in by_place else None for i in range(count[0]))
+
+
+# Tensors without values, and tracers, which write down operations instead of carrying them out
+
+
+def without_values(xs: Sequence[object]) -> bool:
+    """Whether a tensor has a shape but no values: on the meta device, or in ``FakeTensorMode``."""
+    return any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in xs)
+
+
+def tracer(xs: Sequence[object]) -> str | None:
+    """What is writing down the operations on these tensors instead of carrying them out, if anything is."""
+    if any(isinstance(x, torch.fx.Proxy) for x in xs):
+        return "torch.fx.symbolic_trace"
+    if torch.compiler.is_exporting():
+        return "torch.export"
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return "torch.jit.trace"
+    return None if get_proxy_mode() is None else "make_fx"
+
+
+# Modes
+
+
+def _autocasts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+@contextmanager
+def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+    """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
+    tensors = [x for x in xs if isinstance(x, Tensor)]
+    device = tensors[0].device.type if tensors else "cpu"
+    if not (torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)):
+        yield xs  # as nearly always
+        return
+    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
+    digits = torch.autocast(device, enabled=False) if known else nullcontext()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), digits:
+        yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Suspend the hooks of checkpointing and offloading, which ``torch.func`` does not work with.
+
+    They have nothing to do inside a solver: of what happens there, nothing is saved for a backward pass.
+    """
+    engine, hooks = torch._C._autograd, []
+    while (hook := engine._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(hook)
+        engine._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for hook in reversed(hooks):
+            engine._push_saved_tensors_default_hooks(*hook)

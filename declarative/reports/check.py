@@ -3,104 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import html
-import textwrap
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ..adaptive import Adaptive
+from ..boundary import corner_hint
 from ..derivatives import Point
 from ..errors import NumericalWarning
 from ..forward import Call
 from ..gradients import RULES, Exact
-from ..implicit import without_failures
-from ..inputs import Inputs, ordinary_mode
+from ..implicit import Spec, without_failures
+from ..inputs import Inputs
 from ..linear.contract import rank_tolerance
 from ..linear.dense import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..solution import Solution, Status
-from ..table import as_html
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
 from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
+from ..torchside import ordinary_mode
 from .finite_differences import Comparison, compare_gradient
+from .replay import compare_replay
+from .result import CheckError, CheckResult, Grade, Line, guarded
 
-WIDTH = 22  # of the names of the tests
-
-
-class Grade(enum.Enum):
-    """How a test ended."""
-
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "FAIL"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One test: what was tested, the number, how it ended, and what to do (empty if nothing)."""
-
-    name: str
-    value: str
-    grade: Grade
-    advice: str = ""
-
-    def describe(self, width: int = WIDTH) -> str:
-        """The line for a terminal, with this width for the name; the advice goes below it."""
-        indent = " " * (width + 8)
-        told = f"{self.grade.value}  {self.name:<{width}}  {self.value}"
-        parts = [told, f"{indent}-> {self.advice}"] if self.advice else [told]
-        return "\n".join(textwrap.fill(part, 120, subsequent_indent=indent) for part in parts)
-
-
-class CheckError(RuntimeError):
-    """A check failed; the message is the whole result."""
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The lines of a check. Prints as a table; ``raise_if_failed()`` raises a :class:`CheckError`."""
-
-    lines: tuple[Line, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing failed; warnings do not count."""
-        return all(line.grade is not Grade.FAIL for line in self.lines)
-
-    def raise_if_failed(self) -> CheckResult:
-        """Raise a :class:`CheckError` if a line failed; return the result otherwise."""
-        if not self.passed:
-            raise CheckError(f"the check failed:\n{self}")
-        return self
-
-    def __getitem__(self, name: str) -> Line:
-        lines = {line.name: line for line in self.lines}
-        if name not in lines:
-            raise KeyError(f"there is no line {name!r}, but {', '.join(map(repr, lines))}")
-        return lines[name]
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        rows = [[line.grade.value, line.name, line.value, line.advice] for line in self.lines]
-        return ["", "tested", "found", "what to do"], rows
-
-    def _summary(self) -> str:
-        counts = [f"{sum(line.grade is grade for line in self.lines)} {grade.value.lower()}" for grade in Grade]
-        return ", ".join(count for count in counts if not count.startswith("0"))
-
-    def __str__(self) -> str:
-        width = max([WIDTH, *(len(line.name) for line in self.lines)])
-        return "\n".join([*(line.describe(width) for line in self.lines), self._summary()])
-
-    def _repr_html_(self) -> str:
-        return f"{as_html(*self._table())}<p>{html.escape(self._summary())}</p>"
+__all__ = ["CheckError", "CheckResult", "Grade", "Line", "check"]
 
 
 def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
@@ -133,7 +63,8 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     plan = dataclasses.replace(masking._spec.plan, on_failure="mask")
     masking._spec = spec = dataclasses.replace(masking._spec, plan=plan)
     try:
-        inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
+        with torch.enable_grad():  # without, a captured parameter would be fine
+            inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
     except Exception as error:  # the user's functions may raise anything
         yield _error_line(error)
         return
@@ -143,27 +74,22 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     yield _callables_line(inputs, solved)
     yield Line("captured parameters", "none", Grade.PASS)
     yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
-    yield _solved_line(solved)
+    yield _solved_line(solved, corner_hint(call.batch(inputs.xs, solved), solved.y, solved.codes))
     good = solved.converged
     yield from guarded("optimality", lambda: _optimality_lines(spec.point(call, inputs.xs, solved)))
-    if not good.any():
-        yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
-        return
-    safe = without_failures(call, inputs.xs, solved) if not good.all() else (inputs.xs, solved)
+    some = bool(good.any())  # if none, the second-order conditions may tell why
+    safe = without_failures(call, inputs.xs, solved) if some and not good.all() else (inputs.xs, solved)
     point = spec.point(call, *safe)
     yield from guarded("second order", lambda: _second_order_lines(point))
+    if not some:
+        yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
+        return
     for i in range(len(xs)):
         if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
             yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(spec, call, inputs, i)]))  # type: ignore[misc]
     yield from guarded("gradient rule", lambda: _rule_lines(node, point))
-
-
-def guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:
-    """The lines of a test, or one that says that it could not be carried out."""
-    try:
-        yield from test()
-    except Exception as error:  # derivatives that are not finite, callables that fail away from the solver's path
-        yield Line(name, f"could not be tested, {type(error).__name__}: {error}".replace("\n", " "), Grade.FAIL)
+    if node._records:
+        yield from guarded("recorded equals called", lambda: iter([_replay_line(masking, inputs, xs)]))
 
 
 # One function per test.
@@ -187,7 +113,7 @@ def _callables_line(inputs: Inputs, solved: Solution) -> Line:
 
 def _dtype_line(call: Call, inputs: Inputs, solved: Solution) -> Line:
     one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    functions = {name: getattr(call.spec.problem, name) for name in ("objective", "equality", "inequality")}
+    functions = {name: getattr(call.plan.problem, name) for name in ("objective", "equality", "inequality")}
     returned = {name: f(*one, solved.y[0]).dtype for name, f in functions.items() if f is not None}
     others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
     value = f"{inputs.dtype} in and out"
@@ -195,18 +121,19 @@ def _dtype_line(call: Call, inputs: Inputs, solved: Solution) -> Line:
         advice = "Make constants of the inputs' dtype, for example with x.new_tensor(...) or .to(x)."
         return Line("dtype", f"{value}, but {' and '.join(others)}", Grade.WARN, advice)
     if inputs.dtype != inputs.work:
-        return Line("dtype", value, Grade.WARN, f"Solution in {inputs.work}, rounded to {inputs.dtype}.")
+        return Line("dtype", value, Grade.WARN, f"Solved in {inputs.work}, rounded to {inputs.dtype}.")
     return Line("dtype", value, Grade.PASS)
 
 
-def _solved_line(solved: Solution) -> Line:
+def _solved_line(solved: Solution, hint: str) -> Line:
     total, failed = len(solved.codes), solved.codes[solved.codes != Status.CONVERGED]
     iterations = f"{solved.iterations.double().mean():.1f} iterations on average"
     value = f"{total - len(failed)} of {total} problems, {iterations}"
     if not len(failed):
         return Line("solved", value, Grade.PASS)
     kinds = [kind for kind in Status if bool((failed == kind).any())]
-    return Line("solved", value, Grade.FAIL, " ".join(f"{kind.name.lower()}: {kind.advice}" for kind in kinds))
+    advice = [f"{kind.name.lower()}: {kind.advice}" for kind in kinds]
+    return Line("solved", value, Grade.FAIL, " ".join([*advice, hint] if hint else advice))
 
 
 def _optimality_lines(point: Point) -> Iterator[Line]:
@@ -241,6 +168,12 @@ def _second_order_lines(point: Point) -> Iterator[Line]:
     mask = point.active.to(point.u.dtype)
     jacobian = point.batch.jacobian(point.u) * mask.unsqueeze(-1)
     hessian = point.batch.hessian(point.u, point.multipliers)
+    lost = ~(hessian.isfinite().all((-2, -1)) & jacobian.isfinite().all((-2, -1)))
+    if lost.any():
+        advice = "The functions have a corner or an infinite slope or curvature at the solution: smooth them."
+        value = f"derivatives of {int(lost.sum())} of {len(lost)} problems are not finite"
+        yield Line("second order", value, Grade.FAIL, advice)
+        return
     count, rank = point.active.sum(-1), rank_of_rows(jacobian)
     yield _rank_line(count, rank)
     yield _minimum_line(hessian, jacobian)
@@ -281,7 +214,8 @@ def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundan
     scaled = hessian / torch.where(size > 0, size, 1.0)[:, None, None]
     rows = jacobian / torch.where(length > 0, length, 1.0).unsqueeze(-1)
     spectrum = torch.linalg.eigvalsh(kkt_matrix(scaled, rows, mask)).abs()
-    condition = (spectrum.amax(-1) / spectrum.amin(-1)).max().item()
+    ratio = spectrum.amax(-1) / spectrum.amin(-1)
+    condition = ratio.nan_to_num(torch.inf).max().item()  # a matrix of zeros is as singular as can be
     value, limit = f"condition number of the scaled KKT matrix {condition:.1e}", 1 / rank_tolerance(scaled)
     if condition >= limit and not redundant:
         advice = "Singular: the derivative does not exist or is not unique. Is the objective flat, or a root repeated?"
@@ -322,6 +256,18 @@ def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
     return Line(name, value, Grade.WARN if notes else Grade.PASS, " ".join(notes))
 
 
+def _replay_line(node: DeclarativeNode, inputs: Inputs, xs: tuple[Tensor, ...]) -> Line:
+    """Compare what was recorded with the functions themselves, which the user has promised to be the same."""
+    name, eps = "recorded equals called", torch.finfo(inputs.work).eps
+    found = compare_replay(node, xs)
+    value = f"largest relative difference {found.solution:.1e} of the solutions, {found.gradient:.1e} of the gradients"
+    if not found.worst <= eps**0.25:
+        advice = "The functions are not pure: they do something else than when they were recorded. Use record=False."
+        return Line(name, value, Grade.FAIL, advice)
+    advice = "" if found.worst <= eps**0.5 else "Rounding is amplified: the problem is ill-conditioned."
+    return Line(name, value, Grade.WARN if advice else Grade.PASS, advice)
+
+
 def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     rule = node.gradient.cheap if isinstance(node.gradient, Adaptive) else node.gradient
     wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
@@ -332,5 +278,5 @@ def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     v = torch.randn(point.u.shape, generator=generator, dtype=torch.float64, device="cpu").to(point.u)
     angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))
     value = f"{type(rule).__name__} by choice: cosine with the exact gradient {angles.min():.2f} at the lowest"
-    advice = "node.descent(x, v) tells when that is safe." if angles.min() < 0 else ""
+    advice = "" if angles.min() >= 0 else "node.descent(x, v) tells when that is safe."
     yield Line("gradient rule", value, Grade.WARN if advice else Grade.PASS, advice)

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from ..forward import Call
-from ..inputs import Inputs, check_incoming, check_tensor, ordinary_mode
+from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch, flat
+from ..solution import Solution
 from ..table import as_html, as_text
 from ..theory.assumptions import LARGE
 from ..theory.descent import inputs_that_count
 from ..theory.propositions import cosine
+from ..torchside import ordinary_mode
 
 SECONDS = 0.3  # for which a call is repeated to find its shortest time
 REPEATS = 20  # at most
@@ -385,7 +387,8 @@ def batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: I
 
     A ready-made layer may expand an input that comes without a batch dimension.
     """
-    dims = node._spec.plan.in_dims if isinstance(node._spec.plan.in_dims, tuple) else (node._spec.plan.in_dims,) * len(leaves)
+    given = node._spec.plan.in_dims
+    dims = given if isinstance(given, tuple) else (given,) * len(leaves)
     return [
         None if dim is None or x is None or x.dim() < arranged.dim() else dim
         for x, dim, arranged in zip(leaves, dims, inputs.xs, strict=False)

@@ -15,12 +15,13 @@ from torch.autograd.gradcheck import GradcheckError
 from ..adaptive import Adaptive
 from ..errors import NumericalWarning
 from ..gradients import RULES, Rule
-from ..inputs import ordinary_mode
 from ..linear.directions import irregular
 from ..node import DeclarativeNode
 from ..theory.descent import inputs_that_count
-from .check import CheckResult, Grade, Line, check, guarded
+from ..torchside import ordinary_mode
+from .check import check
 from .compare import Difference, batch_dims, compare, gradient_floor
+from .result import CheckResult, Grade, Line, guarded
 
 SAME = 1e-7  # two ways to the same number in double precision may differ by this much, relatively
 SINGLE = 1e-3  # likewise if one of them is single precision
@@ -176,10 +177,10 @@ class _Case:
         if hasattr(self.node, "generic"):
             generic: DeclarativeNode = self.node.generic()  # type: ignore[operator]
             return generic
-        spec, batched = self.node._spec, any(dim is not None for dim in self.dims)
-        start = spec.start if spec.start is not None else self.y.shape[batched:]
-        functions = (spec.problem.objective, spec.problem.equality, spec.problem.inequality)
-        return DeclarativeNode(*functions, start=start, in_dims=spec.in_dims, hessian="dense", record=False)
+        plan, batched = self.node._spec.plan, any(dim is not None for dim in self.dims)
+        start = plan.start if plan.start is not None else self.y.shape[batched:]
+        functions = (plan.problem.objective, plan.problem.equality, plan.problem.inequality)
+        return DeclarativeNode(*functions, start=start, in_dims=plan.in_dims, structure="dense")
 
     # The tests.
 

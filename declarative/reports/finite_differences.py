@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..forward import Call, solve
 from ..gradients import RULES
-from ..implicit import Call, without_failures
+from ..implicit import Spec, without_failures
 from ..inputs import Inputs
 from ..problem import flat
 from ..theory.descent import pull_each

@@ -1,10 +1,7 @@
 """What bad input gets: an error that names the argument, what was expected, what came, and the remedy."""
 
-import functools
-
 import pytest
 import torch
-from torch import nn
 
 from declarative import DeclarativeNode, NumericalWarning, Scipy, SolverError, Status
 from tests.support.helpers import DOUBLE, case, half_square, normalise
@@ -69,15 +66,6 @@ def test_wrong_return_types(problem, match):
         node(X)
 
 
-def test_the_users_own_exception_comes_through_with_a_note():
-    node = DeclarativeNode(lambda x, u: (x @ u).sum(), solver="scipy", start=4)
-    with pytest.raises(RuntimeError) as caught:
-        node(X)
-    assert "objective(*xs, u)" in caught.value.__notes__[0]
-    assert "(3,)" in caught.value.__notes__[0]
-    assert "(4,)" in caught.value.__notes__[0]
-
-
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "match"),
     [
@@ -119,74 +107,6 @@ def test_a_closed_form_that_is_not_the_solution_is_found_out():
         node(X)
     assert caught.value.indices == [0, 1]
     assert caught.value.solution.y.shape == (2, 3)
-
-
-class Captures(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-
-    def forward(self, x, u):
-        return (self.weight * (u - x)).square().sum()
-
-
-def capturing(kind):
-    weight = torch.ones(3, requires_grad=True)
-    if kind == "closure":
-        return {"objective": lambda x, u: (weight * (u - x)).square().sum()}
-    if kind == "constraint":
-        return {"objective": half_square, "equality": lambda _, u: weight @ u - 1}
-    if kind == "not a leaf":
-        derived = 2 * weight
-        return {"objective": lambda x, u: (derived * (u - x)).square().sum()}
-    if kind == "partial":
-        return {"objective": functools.partial(lambda w, x, u: (w * (u - x)).square().sum(), weight)}
-    return {"objective": Captures()}
-
-
-@pytest.mark.parametrize("solver", ["scipy", lambda x: x])
-@pytest.mark.parametrize("kind", ["closure", "constraint", "not a leaf", "partial", "module"])
-def test_a_captured_tensor_that_requires_a_gradient_is_refused_with_the_remedy(kind, solver):
-    node = DeclarativeNode(**capturing(kind), solver=solver, start=3)
-    with pytest.raises(ValueError, match=r"reaches a tensor that requires a gradient.*Make it an argument"):
-        node(X)
-
-
-def test_the_captured_tensor_is_named():
-    with pytest.raises(ValueError, match=r"\(weight\).*node\(x, weight\)"):
-        DeclarativeNode(**capturing("closure"), solver="scipy", start=3)(X)
-    with pytest.raises(ValueError, match=r"\(self.weight\)"):
-        DeclarativeNode(Captures(), solver="scipy", start=3)(X)
-
-
-def test_a_captured_tensor_is_refused_under_torch_func_too():
-    def loss(weight):
-        node = DeclarativeNode(lambda x, u: (weight * (u - x)).square().sum(), solver=lambda x: x.clone())
-        return node(X).sum()
-
-    with pytest.raises(ValueError, match="Make it an argument"):
-        torch.func.grad(loss)(torch.ones(3))
-
-
-def test_a_captured_tensor_of_an_outer_vmap_is_refused():
-    def solve(weight):
-        return DeclarativeNode(lambda x, u: (weight * (u - x)).square().sum(), solver="scipy", start=3)(X)
-
-    with pytest.raises(ValueError, match="Make it an argument"):
-        torch.vmap(solve)(torch.ones(2, 3))
-
-
-def test_the_remedy_for_a_captured_tensor_speaks_of_every_function():
-    wind = torch.nn.Parameter(torch.ones(3))
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u @ wind - x[0], start=3)
-    with pytest.raises(ValueError, match=r"every function of the node, equality\(x, wind, u\)"):
-        node(X)
-
-
-def test_a_captured_constant_is_fine():
-    constant = torch.ones(3)
-    node = DeclarativeNode(lambda x, u: (constant * (u - x)).square().sum(), solver=lambda x: x.clone())
-    assert torch.equal(node(X), X)
 
 
 def test_a_function_that_changes_its_input_is_refused():
@@ -292,20 +212,6 @@ def test_messages_do_not_print_arrays():
     assert len(str(caught.value)) < 1500
     assert "and 54 more" in str(caught.value)
     assert len(repr(caught.value.solution)) < 200
-
-
-def test_a_captured_tensor_is_refused_in_forward_mode():
-    weight = torch.full((2,), 2.0)
-
-    def solve(weight):
-        return DeclarativeNode(lambda x, u: (u - weight * x).square().sum(), start=2)(torch.ones(1, 2))
-
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(weight, torch.ones(2))
-        with pytest.raises(ValueError, match="Make it an argument"):
-            solve(dual)
-    with pytest.raises(ValueError, match="Make it an argument"):
-        torch.func.jvp(solve, (weight,), (torch.ones(2),))
 
 
 def test_under_a_transform_the_functions_see_real_inputs_only():

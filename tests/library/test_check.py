@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from declarative import Adaptive, DeclarativeNode, check
+from declarative import Adaptive, DeclarativeNode, Newton, check
 from declarative.linear.contract import Solve
 from declarative.linear import HessianSystem
 from declarative.optimality import optimality_tolerance
@@ -110,6 +110,69 @@ def test_a_flat_objective_is_singular() -> None:
     found = grades(check(node, torch.randn(3, 4, dtype=DOUBLE)))
     assert found["minimum"] is Grade.WARN
     assert found["conditioning"] is Grade.FAIL
+
+
+def test_no_curvature_at_all_is_singular() -> None:
+    """The KKT matrix is zero, and so is every eigenvalue: their ratio is no number."""
+    node = DeclarativeNode(lambda x, u: (u - x).pow(4).sum(), solver=lambda x: x)
+    result = check(node, torch.randn(3, 4, dtype=DOUBLE))
+    assert result["conditioning"].grade is Grade.FAIL
+    assert "nan" not in str(result)
+
+
+def test_derivatives_that_are_not_finite_have_a_line() -> None:
+    node = DeclarativeNode(lambda x, u: (u - x).abs().pow(1.5).sum(), solver=lambda x: x)
+    result = check(node, torch.randn(3, 4, dtype=DOUBLE))
+    assert grades(result)["second order"] is Grade.FAIL
+    assert result["second order"].value == "derivatives of 3 of 3 problems are not finite"
+    assert not result.passed
+
+
+def test_corners_are_mentioned_where_a_problem_was_given_up_on() -> None:
+    node = DeclarativeNode(
+        lambda x, u: (u - x).abs().sum() + u.abs().sum() / 2, solver=Newton(max_iterations=20), start=3
+    )
+    result = check(node, torch.randn(2, 3, dtype=DOUBLE))
+    assert result["solved"].grade is Grade.FAIL
+    assert "corners or jumps (abs in objective)" in result["solved"].advice
+
+
+def test_a_check_without_gradients_still_finds_captured_parameters() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    with torch.no_grad():
+        result = check(DeclarativeNode(lambda x, u: (u - weight * x).square().sum(), start=3), torch.ones(2, 3))
+    assert grades(result) == {"captured parameters": Grade.FAIL}
+
+
+def test_what_was_recorded_is_compared_with_what_is_called() -> None:
+    x = torch.randn(3, 2, dtype=DOUBLE)
+    node = DeclarativeNode(half_square, solver=lambda x: x, record=True)
+    assert check(node, x)["recorded equals called"].grade is Grade.PASS
+    assert "recorded equals called" not in grades(check(node._with_record(False), x))
+
+
+@pytest.mark.parametrize("wrong", ["solution", "gradient"])
+def test_a_recording_that_differs_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same node with other functions stands for a recording that has become wrong."""
+    node = DeclarativeNode(half_square, solver=lambda x: x, record=True)
+    objective, solver = {
+        "solution": (lambda x, u: (u - 1.001 * x).square().sum(), lambda x: 1.001 * x),
+        "gradient": (lambda x, u: (u - x.detach() - 0.5 * (x - x.detach())).square().sum(), lambda x: x),
+    }[wrong]
+    other = DeclarativeNode(objective, solver=solver, record=False)
+    monkeypatch.setattr(DeclarativeNode, "_with_record", lambda *_: other)
+    line = check(node, torch.randn(3, 2, dtype=DOUBLE))["recorded equals called"]
+    assert line.grade is Grade.FAIL
+    assert "not pure" in line.advice
+    assert ("0.0e+00 of the solutions" in line.value) == (wrong == "gradient")
+
+
+def test_the_comparison_with_a_recording_leaves_out_what_failed_in_both() -> None:
+    node = DeclarativeNode(half_square, solver=lambda x: x, record=True, on_failure="mask")
+    x = torch.randn(3, 2, dtype=DOUBLE)
+    x[1] = torch.nan
+    found = check(node, x)["recorded equals called"]
+    assert found.grade is Grade.PASS, found.value
 
 
 def test_bad_scaling_is_a_warning() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.data import DataLoader, Dataset
 
 from declarative import DeclarativeNode, check, compare
@@ -117,6 +118,49 @@ def test_a_formula_that_looks_at_values_says_so():
         node(torch.empty(2, 3, device="meta"))
     known = DeclarativeNode(half_square, solver=lambda x: x if x.sum() > 0 else x.clone(), start=3)
     assert known(torch.empty(2, 3, device="meta")).shape == (2, 3)
+
+
+# Tracers, which write operations down: what a solver does depends on values, so they are refused and never believed
+
+
+TRACERS = {
+    "torch.export": lambda model, xs: torch.export.export(model, xs),
+    "torch.jit.trace": lambda model, xs: torch.jit.trace(model, xs),
+    "make_fx": lambda model, xs: make_fx(model)(*xs),
+    "make_fx, fake": lambda model, xs: make_fx(model, tracing_mode="fake")(*xs),
+    "make_fx, symbolic": lambda model, xs: make_fx(model, tracing_mode="symbolic")(*xs),
+    "torch.fx.symbolic_trace": lambda model, _: torch.fx.symbolic_trace(model),
+}
+
+
+@each_solver
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_tracer_is_refused_with_the_remedy(tracer: str, solver):
+    model = nn.Sequential(sphere(solver))
+    name = tracer.split(",")[0]
+    with pytest.raises(ValueError, match=f"{name} cannot take in a node.*the parts of the model before and after"):
+        TRACERS[tracer](model, (torch.randn(2, 3),))
+
+
+@each_problem
+def test_the_export_of_any_layer_is_refused(case: Case):
+    with pytest.raises(ValueError, match=r"torch\.export cannot take in a node"):
+        torch.export.export(nn.Sequential(case.layer) if len(case.inputs()) == 1 else case.layer, case.inputs())
+
+
+@pytest.mark.parametrize("method", ["solve", "derivatives", "descent"])
+def test_the_other_methods_cannot_be_traced_either(method: str):
+    x = torch.randn(2, 3)
+    xs = (x, x) if method == "descent" else (x,)
+    with pytest.raises(ValueError, match="make_fx cannot take in a node"):
+        make_fx(lambda *xs: vars(getattr(sphere(), method)(*xs)))(*xs)
+
+
+def test_a_compiler_that_wants_one_graph_is_told_why_there_is_none():
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="what a solver does depends on values"):
+        torch.compile(sphere(), fullgraph=True, backend="eager")(torch.randn(2, 3))
 
 
 # Models: compiled, saved, in workers, in threads

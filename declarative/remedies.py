@@ -1,0 +1,205 @@
+"""What is wrong with a user's function, in words, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+Function = Callable[..., Tensor]
+
+SPELLED = 4  # captured tensors that are named one by one
+
+IN_PLACE = "changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
+NO_WAY_TO_U = (
+    "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
+    "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
+)
+
+KINDS = {
+    r"data-dependent control flow|calling \.item\(\)|data pointer of Tensor": (
+        "A value leaves torch here, which it cannot under vmap: torch.where takes the place of a branch, and there is "
+        "no .item(), float(), .tolist() or .numpy()."
+    ),
+    r"dynamic shape|differently shaped": (
+        "A shape depends on values here, which it cannot under vmap: instead of selecting with a mask, weigh with it, "
+        "torch.where(mask, u, 0)."
+    ),
+    r"randomness|random operation": (
+        "With random numbers it would be another problem in every evaluation: draw them before, and pass them as an "
+        "input."
+    ),
+    r"dtype|scalar type|of type (Float|Double|Half|BFloat16|Long)": (
+        "The inputs and u are {dtype} here: bring constants to that, constant.to(u)."
+    ),
+    r"in-?place|output with shape": (
+        "A tensor that was made in the function cannot be filled in place: put its parts together with torch.stack or "
+        "torch.cat."
+    ),
+    r"\b[Ss]izes?\b|\b[Ss]hapes?\b|\b[Dd]imensions?\b|out of bounds|-D tensor": (
+        "Write it for one problem, without a batch dimension."
+    ),
+}
+"""Remedies by what the message of an error tells; the first that fits is given."""
+
+
+def explain(
+    error: Exception, name: str, function: Function, shapes: Sequence[tuple[int, ...]], dtype: object
+) -> str:  # shapes: of the inputs of one problem, and of u
+    """A note on an error that came out of a function: where it happened and, by the kind of error, what to do."""
+    count = len(shapes)
+    if isinstance(error, TypeError) and not _takes(function, count):
+        return (
+            f"{name}{_signature(function)} was called with {count} arguments: the {count - 1} input(s) that the node "
+            "was called with, and u, which comes last."
+        )
+    *inputs, u = shapes
+    told = ", ".join(map(str, inputs))
+    where = (
+        f"This happened in {name}(*xs, u), called under torch.vmap for one problem with inputs of shape {told} and u "
+        f"of shape {u}."
+    )
+    remedies = (remedy for pattern, remedy in KINDS.items() if re.search(pattern, str(error)))
+    return " ".join([where, *(remedy.format(dtype=dtype) for remedy in list(remedies)[:1])])
+
+
+def _takes(function: Function, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a function that does not tell
+        pass
+    return True
+
+
+def _signature(function: Function) -> str:
+    return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
+
+
+def steps_message(name: str, steps: Sequence[str]) -> str:
+    """That a function depends on u through operations alone whose derivative is zero."""
+    return (
+        f"{name} depends on u only through {' and '.join(steps)}, with a derivative of zero everywhere: no solver can "
+        "see which way to go, and every point would pass for a solution. Use a smooth function instead; unknowns that "
+        "are whole numbers are beyond what can be differentiated."
+    )
+
+
+def corners_message(corners: Sequence[str]) -> str:
+    """What to do about operations with corners; empty if there are none."""
+    if not corners:
+        return ""
+    return (
+        f"The functions have corners or jumps ({', '.join(corners)}): a solution that sits on one cannot be reached by "
+        "slopes. State it with an extra unknown and inequalities: for |v|, minimise t with v - t <= 0 and -v - t <= 0; "
+        "for max(v), minimise t with v - t <= 0."
+    )
+
+
+def batched_start_message(shape: tuple[int, ...], i: int) -> str:
+    """That a start is read as one point, but looks like one for each problem."""
+    size, *one = shape
+    return (
+        f"start has shape {shape}, which is read as the shape of u for one problem: the solutions would have shape "
+        f"{(size, *shape)}. But there are {size} problem(s), their input {i} has shape {tuple(one)}, and the functions "
+        f"take a u of shape {tuple(one)} too. If these are starts for each problem, pass them with the call, node(x, "
+        f"start=...), and the shape when the node is made, start={tuple(one)}; or let start be a function of the "
+        f"inputs of one problem, start=lambda x: x. If u has shape {shape}, let start be a function that returns it."
+    )
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A tensor that a function reaches other than through its arguments."""
+
+    path: str  # what the user calls it: "net.weight"
+    module: str = ""  # of which module it is a parameter, "net", if that is called as a whole
+    key: str = ""  # and its name there: "weight"
+    siblings: int = 0  # how many parameters this module has
+
+
+def captured_message(name: str, function: Function, tensors: Sequence[Tensor]) -> str:
+    """That a gradient would be lost, whose, and how to pass it."""
+    found = _captured(name, function, tensors)
+    modules = list(dict.fromkeys(one.module for one in found if one.module))
+    told = f" ({', '.join(one.path for one in found)})" if found else ""
+    frozen = " and ".join(f"{module}.requires_grad_(False)" for module in modules)
+    if len(found) > 1:
+        lost = f"{name} reaches tensors that require a gradient other than through its arguments{told}; their gradients"
+        new, constant = "them arguments", f"they are constants, {frozen or '.detach() them'}"
+    else:
+        lost = f"{name} reaches a tensor that requires a gradient other than through its arguments{told}; that gradient"
+        new, constant = "it an argument", f"it is a constant, {frozen or '.detach() it'}"
+    simple = len(found) <= SPELLED and all(one.key.isidentifier() for one in found if one.module)
+    remedy = _spelled(name, found or [Captured("w")], modules) if simple else _summed_up(name, found, modules)
+    return f"{lost} would be lost. Make {new} of every function of the node, {remedy} If {constant}."
+
+
+def _spelled(name: str, found: Sequence[Captured], modules: Sequence[str]) -> str:
+    new = _arguments(found)
+    passed = [f"{one.module}.{one.key}" if one.module else one.path for one in found]
+    calls = []
+    for module in modules:
+        keys = [f"{one.key!r}: {word}" for one, word in zip(found, new, strict=True) if one.module == module]
+        calls.append(f"torch.func.functional_call({module}, {{{', '.join(keys)}}}, ...)")
+    called = f" call the module there as {' and '.join(calls)}," if calls else ""
+    dims = ", ".join(["0", *["None"] * len(new)])
+    them = f"{'them' if len(new) > 1 else 'it'}: node(x, {', '.join(passed)})"
+    return f"{name}(x, {', '.join(new)}, u),{called} and pass {them} with in_dims=({dims})."
+
+
+def _summed_up(name: str, found: Sequence[Captured], modules: Sequence[str]) -> str:
+    module = modules[0] if modules else "module"
+    passed = [f"*{one}.parameters()" for one in modules] + [one.path for one in found if not one.module]
+    count = sum({one.module: one.siblings for one in found}.values()) + sum(not one.module for one in found)
+    return (
+        f"def {name}(x, *rest): *weights, u = rest; call the module there as torch.func.functional_call({module}, "
+        f"dict(zip(names, weights)), ...) with names = [name for name, _ in {module}.named_parameters()], and pass "
+        f"them: node(x, {', '.join(passed)}) with in_dims=(0, *[None] * {count})."
+    )
+
+
+def _arguments(found: Sequence[Captured]) -> list[str]:
+    """Names of arguments: the last part of what the user calls the tensors, or all of it if that is not enough."""
+    short = [one.path.split(".")[-1] for one in found]
+    return short if len(set(short)) == len(short) else [one.path.replace(".", "_") for one in found]
+
+
+def _captured(name: str, function: Function, tensors: Sequence[Tensor]) -> list[Captured]:
+    """What the user calls the tensors, as far as the function tells."""
+    wanted = {id(tensor) for tensor in tensors}
+    found: dict[int, Captured] = {}
+    for label, value in _visible(function):
+        if isinstance(value, nn.Module):
+            module, parameters = name if value is function else label, dict(value.named_parameters())
+            for key, tensor in parameters.items():
+                found.setdefault(id(tensor), Captured(f"{label}.{key}", module, key, len(parameters)))
+        else:
+            found.setdefault(id(value), Captured(label))
+    return [one for place, one in found.items() if place in wanted]
+
+
+def _visible(function: Function) -> Iterator[tuple[str, object]]:
+    """What a function can reach other than through its arguments, and what the user calls it."""
+    if isinstance(function, functools.partial):
+        yield from zip(inspect.signature(function.func).parameters, function.args, strict=False)
+        yield from function.keywords.items()
+        function = function.func
+    if isinstance(function, nn.Module):
+        yield "self", function
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        yield from ((f"self.{label}", value) for label, value in owner.named_parameters(recurse=False))
+        yield from ((f"self.{label}", value) for label, value in owner.named_children())
+    yield from ((f"self.{label}", value) for label, value in getattr(owner, "__dict__", {}).items())
+    if hasattr(function, "__code__"):
+        yield from ((label, one.default) for label, one in inspect.signature(function).parameters.items())
+        with contextlib.suppress(ValueError):  # a cell that is not filled yet
+            reached = inspect.getclosurevars(function)
+            yield from {**reached.globals, **reached.nonlocals}.items()
