@@ -1,0 +1,293 @@
+"""Is this point a solution? The same answer in all units, and never yes where there is none nearby."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from declarative import DeclarativeNode, Status
+from problems import QuadraticProgram, RobustPooling
+from tests.support import without_solution
+from tests.support.helpers import DOUBLE, gradients, half_square, relative
+from tests.support.power_flow import loads, power_flow
+from tests.support.traps import TRAPS, Trap
+from tests.support.verdicts import ACCURACY, SOLVERS, each_dtype, solved
+from tests.support.without_solution import Hopeless
+
+
+def largest_error(y: Tensor, truth: Tensor) -> Tensor:  # (batch,)
+    """Of each problem, relative to the entry."""
+    error = (y - truth).detach().abs() / truth.detach().abs()
+    return error.reshape(len(y), -1).amax(-1)
+
+
+# Points that look like solutions
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=str)
+@each_dtype
+def test_a_formula_that_returns_no_solution_is_refused(trap: Trap, dtype):
+    assert not solved(trap.node(trap.trap), trap.x.to(dtype)).converged.any()
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=str)
+@each_dtype
+def test_a_formula_that_returns_the_solution_is_believed(trap: Trap, dtype):
+    x = trap.x.to(dtype).requires_grad_()
+    solution, truth = trap.node(trap.truth).solve(x), trap.truth(x)
+    assert solution.converged.all()
+    v = truth.detach().reciprocal()  # each entry counts by its own size
+    assert relative(*(gradients(y, (x,), v)[0] for y in (solution.y, truth))) < ACCURACY[dtype]
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_solver_that_starts_there_does_not_stay_there(trap: Trap, solver):
+    solution = solved(trap.node(SOLVERS[solver]), trap.x)
+    right = largest_error(solution.y, trap.truth(trap.x)) < 1e-6
+    assert right[solution.converged].all()
+    assert solver != "default" or not trap.way_out or solution.converged.all()
+
+
+def saddle(x: Tensor, u: Tensor) -> Tensor:  # x: the ratio of the curvatures, and where the saddle is
+    return x[0] / 2 * (u[0] - x[1]).square() - u[1].square() / 2 + u[1] ** 4 / 4
+
+
+def turned_saddle(x: Tensor, u: Tensor) -> Tensor:
+    a, b = (u[0] + u[1]) / 2**0.5, (u[0] - u[1]) / 2**0.5
+    return saddle(x, torch.stack([a + x[1], b]))
+
+
+RATIOS = torch.tensor([[10.0**k, 0.3] for k in range(0, 13, 2)], dtype=DOUBLE)
+
+
+@each_dtype
+def test_a_saddle_point_is_no_solution_however_steep_its_walls(dtype):
+    x = RATIOS[RATIOS[:, 0] <= 0.01 / torch.finfo(dtype).eps].to(dtype)
+    node = DeclarativeNode(
+        saddle, solver=lambda x: torch.stack([x[:, 1], torch.zeros_like(x[:, 1])], -1), on_failure="mask"
+    )
+    assert not solved(node, x).converged.any()
+    turned = DeclarativeNode(turned_saddle, solver=lambda x: torch.zeros_like(x), on_failure="mask")
+    assert not solved(turned, x).converged.any()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_solver_that_starts_on_a_saddle_point_leaves_it_or_says_so(solver):
+    node = DeclarativeNode(
+        saddle,
+        solver=SOLVERS[solver],
+        start=lambda x: torch.stack([x[1], torch.zeros_like(x[1])]),
+        on_failure="mask",
+    )
+    solution = solved(node, RATIOS)
+    assert ((solution.y[:, 1].abs() - 1).abs() < 1e-6)[solution.converged].all()
+
+
+@each_dtype
+def test_a_slightly_concave_quadratic_program_is_not_solved(dtype):
+    turn = torch.linalg.qr(torch.randn(4, 3, 3, dtype=DOUBLE)).Q
+    Q = turn @ torch.diag_embed(torch.tensor([1.0, 0.3, -1e-4], dtype=DOUBLE)) @ turn.mT
+    box, q = torch.cat([torch.eye(3), -torch.eye(3)]).to(dtype), torch.zeros(4, 3, dtype=dtype)
+    layer = QuadraticProgram(on_failure="mask")
+    assert not solved(layer, Q.to(dtype), q, None, None, box, torch.ones(6, dtype=dtype)).converged.any()
+
+
+# Problems without a solution
+
+PLACES = [0.0, 0.2, 1.0, 10.0, 1e2, 1e3, 1e5, 1e7, 1e9, 1e12]
+FACTORS = [1.0, 1e-8, 1e8]
+
+
+@pytest.mark.parametrize("problem", without_solution.TABLE, ids=str)
+def test_the_path_shows_that_there_is_no_solution(problem: Hopeless):
+    points = [torch.stack(problem.path(torch.tensor(t, dtype=DOUBLE))) for t in (0.0, 0.2, 1.0, 3.0, 10.0)]
+    values = [problem.objective(point).item() for point in points]
+    assert all(after < before for before, after in itertools.pairwise(values))
+    assert all(problem.equality is None or problem.equality(u).abs().max() < 1e-12 for u in points)
+    assert all(problem.inequality is None or problem.inequality(u).max() <= 0 for u in points)
+
+
+@pytest.mark.parametrize("problem", without_solution.TABLE, ids=str)
+@each_dtype
+def test_no_point_is_believed_to_be_a_solution_where_there_is_none(problem: Hopeless, dtype):
+    x = torch.tensor([[factor, t] for factor in FACTORS for t in PLACES], dtype=dtype)
+    solution = solved(problem.node("closed form"), x)
+    assert not solution.converged.any(), x[solution.converged].tolist()
+
+
+@pytest.mark.parametrize("problem", without_solution.NAMED, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS)
+@each_dtype
+def test_no_solver_finds_a_solution_where_there_is_none(problem: Hopeless, solver, dtype):
+    x = torch.tensor([[1.0, 0.2]] if solver != "newton" else [[1.0, 0.2], [1.0, 0.0], [1e8, 1.0]], dtype=dtype)
+    solution = solved(problem.node(SOLVERS[solver]), x)
+    assert not solution.converged.any(), solution.y
+
+
+def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:
+    """Feasible at 0, and falling for ever along a direction in which Q is flat."""
+    along = torch.nn.functional.normalize(torch.randn(count, m, 1, dtype=DOUBLE), dim=1)
+    across = torch.eye(m, dtype=DOUBLE) - along @ along.mT
+    root = torch.randn(count, m, m, dtype=DOUBLE) @ across
+    A = torch.randn(count, 1, m, dtype=DOUBLE) @ across
+    G = torch.randn(count, n, m, dtype=DOUBLE)
+    G = G * -(G @ along).sign()
+    q = torch.randn(count, m, dtype=DOUBLE)
+    q = q * -(q.unsqueeze(1) @ along).squeeze(-1).sign()
+    return root.mT @ root, q, A, torch.zeros(count, 1, dtype=DOUBLE), G, torch.rand(count, n, dtype=DOUBLE)
+
+
+@pytest.mark.parametrize("generic", [False, True])
+def test_an_unbounded_program_is_not_called_infeasible(generic):
+    layer = QuadraticProgram(on_failure="mask")
+    solution = solved(layer.generic() if generic else layer, *unbounded_programs(12 if generic else 300, 3, 4))
+    assert not {Status.CONVERGED, Status.INFEASIBLE} & set(solution.status)
+
+
+# Solved problems that were refused
+
+
+@pytest.mark.parametrize(
+    ("objective", "x"),
+    [
+        (lambda x, u: (u - x).square() - 1e11, 3.0),
+        (lambda x, u: (u - x).square() + 1e11, 3.0),
+        (lambda x, u: 1e-8 * (u - x).square() - 1000, 3.0),
+        (lambda x, u: (u - x).square(), 1e12),
+        (lambda x, u: (u - x).square(), -1e12),
+        (lambda x, u: -(x.square()) + (u - x).square(), 1e8),
+        (lambda x, u: -x * u + u.square() / 2, 1e7),
+    ],
+)
+@pytest.mark.parametrize("solver", ["newton", None], ids=str)
+def test_a_low_value_is_not_unbounded(objective, x, solver):
+    x = torch.tensor([x], dtype=DOUBLE, requires_grad=True)
+    solution = DeclarativeNode(objective, solver=solver, start=()).solve(x)
+    assert relative(solution.y, x) < 1e-6
+    assert abs(torch.autograd.grad(solution.y, x)[0].item() - 1) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e-1), (torch.float32, 1e-3), (DOUBLE, 1e-1), (DOUBLE, 1e-3), (DOUBLE, 1e-5)]
+)
+def test_a_penalty_that_is_nearly_an_absolute_value(dtype, scale):
+    x = torch.tensor([[0.3, 0.5, 0.1, 2.0], [-1.0, 1.0, 0.2, 0.21]], dtype=dtype)
+    layer = RobustPooling("pseudo-huber", scale=scale)
+    for node in (layer, layer.generic()):
+        y = node.solve(x).y.double()
+        residuals = y.unsqueeze(-1) - x.double()
+        slopes = residuals / (1 + (residuals / scale).square()).sqrt()
+        curvatures = (1 + (residuals / scale).square()) ** -1.5
+        assert (slopes.sum(-1) / curvatures.sum(-1)).abs().max() < ACCURACY[dtype]  # a step from the solution
+
+
+@pytest.mark.parametrize("bound", [50.0, 100.0, 1e3, 1e5, 1e7])
+def test_a_far_away_bound_takes_no_more_steps_than_a_near_one(bound):
+    x = torch.randn(3, 3, dtype=DOUBLE)
+    solution = DeclarativeNode(half_square, inequality=lambda _, u: u.sum() + bound, start=3).solve(x)
+    assert relative(solution.y, x - (x.sum(-1, keepdim=True) + bound) / 3) < 1e-9
+    assert solution.solvers == ["Newton"] * 3
+    assert solution.iterations.max() <= 30
+
+
+def defined(x: Tensor, u: Tensor) -> Tensor:  # u2 is seen by nothing else, so that the multiplier is 0
+    return u[2] - x[1] * u[0] * u[1] - x[2] * u[1] - x[3] * u[1].square() - u[0].sin()
+
+
+def definition(x: Tensor) -> Tensor:
+    u1 = x[..., 0]
+    return torch.stack([torch.zeros_like(u1), u1, x[..., 2] * u1 + x[..., 3] * u1.square()], -1)
+
+
+BOUNDS = {"alone": None, "with bounds that are not active": lambda _, u: torch.cat([u[2:] - 100, -100 - u[2:]])}
+
+
+def definition_node(bounds: str, solver: Any, start: Any) -> DeclarativeNode:
+    return DeclarativeNode(
+        lambda x, u: u[0].square() + (u[1] - x[0]).square(), defined, BOUNDS[bounds], solver=solver, start=start
+    )
+
+
+def check_definition(node: DeclarativeNode, x: Tensor) -> None:
+    y, truth, v = node(x), definition(x), torch.randn(len(x), 3, dtype=DOUBLE)
+    assert relative(y, truth) < 1e-8
+    assert relative(gradients(y, (x,), v)[0], gradients(truth, (x,), v)[0]) < 1e-8
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_unknown_that_only_an_equality_sees(bounds, solver):
+    x = torch.randn(40, 4, dtype=DOUBLE, requires_grad=True)
+    check_definition(definition_node(bounds, solver=SOLVERS[solver], start=torch.tensor([0.3, -0.2, 0.5])), x)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("move", [0.0, 1e-14, 1e-12, 1e-11])
+def test_such_a_solution_moved_by_rounding_is_still_one(bounds, move):
+    x = torch.randn(40, 4, dtype=DOUBLE, requires_grad=True)
+    away = torch.rand(40, 3, dtype=DOUBLE) - 0.5
+    check_definition(definition_node(bounds, lambda x: definition(x) + move * away, None), x)
+
+
+@pytest.mark.parametrize("solver", ["newton", None], ids=str)
+def test_an_optimal_power_flow(solver):
+    x = loads(16).requires_grad_()
+    node = power_flow(solver=solver)
+    y = node(x)
+    v, along = torch.randn_like(y), 1e-5 * torch.randn_like(x)
+    (g,) = gradients(y, (x,), v)
+    change = (node(x.detach() + along) - node(x.detach() - along)) / 2
+    assert relative((g * along).sum(-1), (v * change).sum(-1)) < 1e-5
+
+
+def entmax(x: Tensor) -> Tensor:
+    """minimise (4/3) sum (u^1.5 - u) - x'u on the simplex: u = max(x/2 - t, 0)^2."""
+    return (x / 2 - threshold(x)).clamp(min=0).square()
+
+
+def threshold(x: Tensor) -> Tensor:
+    """The t with sum max(x/2 - t, 0)^2 = 1, from the largest entries, as many of them as are above it."""
+    ordered = (x / 2).sort(-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    mean, square = ordered.cumsum(-1) / count, ordered.square().cumsum(-1) / count
+    t = mean - ((1 - count * (square - mean.square())) / count).clamp(min=0).sqrt()
+    return t.gather(-1, (t <= ordered).sum(-1, keepdim=True) - 1)
+
+
+def test_multipliers_at_exact_zeros_where_the_curvature_is_infinite():
+    x = torch.tensor([[1.0, 0.2, -1.5, -0.4], [2.0, 0.0, 0.1, 0.3]], dtype=DOUBLE, requires_grad=True)
+    node = DeclarativeNode(
+        lambda x, u: 4 / 3 * (u**1.5 - u).sum() - x @ u,
+        lambda _, u: u.sum() - 1,
+        lambda _, u: -u,
+        solver=entmax,
+    )
+    solution, truth = node.solve(x), entmax(x)  # a warning would be an error
+    assert (truth.detach() == 0).any(-1).all()
+    assert relative(solution.inequality_multipliers, (2 * threshold(x) - x).clamp(min=0)) < 1e-8
+    v = torch.randn_like(truth)
+    assert relative(gradients(solution.y, (x,), v)[0], gradients(truth, (x,), v)[0]) < 1e-8
+
+
+# Gradients that depend on the verdict
+
+
+@pytest.mark.parametrize("solver", ["newton", "scipy", None], ids=str)
+@pytest.mark.parametrize("curvature", [0.0, 1.0])
+@pytest.mark.parametrize("x", [[0.0, 0.0], [1e-9, 0.0], [1.0, -2.0]])
+def test_as_many_equations_as_unknowns_leave_nothing_to_the_objective(solver, curvature, x):
+    node = DeclarativeNode(
+        lambda x, u: (x * u).sum() - 1 + curvature * u.square().sum(),
+        lambda _, u: torch.stack([u.square().sum() - 25, u[0] * u[1] - 9]),
+        solver=solver,
+        start=torch.tensor([4.0, 2.0]),
+    )
+    x = torch.tensor([x], dtype=DOUBLE, requires_grad=True)
+    y = node(x)
+    assert relative(y, torch.tensor([[43**0.5 + 7**0.5, 43**0.5 - 7**0.5]], dtype=DOUBLE) / 2) < 1e-9
+    assert gradients(y, (x,), torch.tensor([[1.0, -3.0]]))[0].abs().max() < 1e-9
