@@ -114,11 +114,14 @@ class Pair:
     same: bool = True
 
 
+Sides = Mapping[str, Callable[[], Side]]  # by name; a side is built when it is needed
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Several sides, measured in turns. A side is built when it is needed; one whose peer is missing is skipped."""
+    """Several sides, measured in turns; one whose peer is missing is skipped."""
 
-    sides: Mapping[str, Callable[[], Side]]
+    sides: Sides
     pairs: Sequence[Pair]
     plot: str = ""
     size: int = 0

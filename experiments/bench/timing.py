@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,20 +70,6 @@ def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
     """The largest difference of two results, relative to the largest entry of the second."""
     pairs = list(zip(a, b, strict=True))
     return max(float((x - y).abs().max() / y.abs().max().clamp(min=torch.finfo(y.dtype).tiny)) for x, y in pairs)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch and, where it can be told, NumPy on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # comes with scikit-learn
-            stack.enter_context(importlib.import_module("threadpoolctl").threadpool_limits(1))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _burst(side: Side) -> float:

@@ -23,6 +23,8 @@ from problems import (
 )
 from problems.reference import DEFAULT, TIGHT_EXPONENTIAL, Reference, Settings, Statement, load, reference
 
+from ..shared.inputs import Draw
+
 GAMMAS = (1.0, 10.0)
 DEFAULTS_AT = 10  # the size at which transport is also compared with cvxpylayers as it comes
 M = 8  # variables of the other problems
@@ -73,32 +75,6 @@ def all_cases(sizes: tuple[int, ...], batch: int, seed: int) -> Iterator[Case]:
         yield from transport_cases(size, draw)
     yield from layer_cases(draw)
     yield from node_cases(draw)
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Random inputs for a batch."""
-
-    batch: int
-    generator: torch.Generator
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(self.batch, *shape, generator=self.generator, dtype=torch.float64)
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(self.batch, *shape, generator=self.generator, dtype=torch.float64)
-
-    def marginal(self, size: int) -> Tensor:
-        x = self.uniform(size) + 0.5
-        return x / x.sum(-1, keepdim=True)
-
-    def definite(self, size: int) -> Tensor:
-        root = self.normal(size, size)
-        return root @ root.mT / size + 0.5 * torch.eye(size, dtype=root.dtype)
-
-    def radii(self) -> Tensor:
-        """Inside and outside of the unit ball in turn."""
-        return torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64).repeat(self.batch)[: self.batch, None]
 
 
 def transport_cases(size: int, draw: Draw) -> Iterator[Case]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from . import judgements as made
+from . import criteria as made
+from .criteria import CLOSE, EARLY, FAILS, RARELY, THROUGHOUT, WORKS, Judgement
 from .curves import Curves
-from .judgements import CLOSE, EARLY, FAILS, RARELY, THROUGHOUT, WORKS, Judgement
 
 Data = Mapping[str, Curves]  # by panel; those in single precision by "float32/" and the panel
 

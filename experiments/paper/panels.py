@@ -14,6 +14,8 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from problems import Eigenvectors, Layer, OptimalTransport, SphereProjection
 
+from ..shared.inputs import normal
+
 M = 10  # the size of a problem
 BATCH = 10
 NARROW, WIDE = 5, 100  # the dimension of the data: it is easier to map many dimensions to arbitrary targets
@@ -56,7 +58,8 @@ def _vector(x: Tensor) -> Tensor:
 
 
 def _matrix(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (M, M))
+    matrix: Tensor = x.unflatten(-1, (M, M))
+    return matrix
 
 
 def _negative_definite(x: Tensor) -> Tensor:
@@ -65,28 +68,26 @@ def _negative_definite(x: Tensor) -> Tensor:
 
 
 def _rank_two(x: Tensor) -> Tensor:
-    U = x.unflatten(-1, (M, 2))
+    U: Tensor = x.unflatten(-1, (M, 2))
     return U @ U.mT
 
 
 # Targets.
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def _unit_vectors(generator: torch.Generator) -> Tensor:
-    return normalize(_normal(generator, BATCH, M), dim=-1)
+    return normalize(normal(generator, BATCH, M), dim=-1)
 
 
 def _plans(generator: torch.Generator) -> Tensor:
-    return OptimalTransport()(_normal(generator, BATCH, M, M))
+    plans: Tensor = OptimalTransport()(normal(generator, BATCH, M, M))
+    return plans
 
 
 def _all_eigenvectors(generator: torch.Generator) -> Tensor:
-    X = _normal(generator, BATCH, M, M)
-    return torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+    X = normal(generator, BATCH, M, M)
+    vectors: Tensor = torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+    return vectors
 
 
 def _last_eigenvector(generator: torch.Generator) -> Tensor:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-import warnings
 import zlib
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from declarative import Adaptive, NumericalWarning, Rule
+from declarative import Adaptive, Rule
 from declarative.adaptive import Probe
 from declarative.theory.propositions import cosine
 
+from ..shared.inputs import normal
+from ..shared.jobs import Tick
+from ..shared.rules import NAMES, make_rule
+from ..shared.warning_counts import counted_warnings
+from .by_rows import ByRows
 from .curves import Curves
 from .ensemble import Ensemble, draw_parameters
 from .panels import BATCH, Panel
-from .rules import NAMES, ByRows, make_rules
 
 LEARNING_RATE = 1e-3
 
@@ -64,22 +65,20 @@ class Start:
     network: Ensemble
 
 
-def train(panel: Panel, settings: Settings, tick: Callable[[], None] = lambda: None) -> Outcome:
-    """Train every repeat with every rule, from the same data and weights for each rule; ``tick`` after each step."""
+def train(panel: Panel, settings: Settings, tick: Tick = lambda _: None) -> Outcome:
+    """Train every repeat with every rule, from the same data and weights for each rule."""
     began = time.perf_counter()
     start = draw(panel, settings)
-    rules = [rule for name in settings.rules for rule in make_rules(name, settings.repeats)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", NumericalWarning)
+    rules = [make_rule(name) for name in settings.rules for _ in range(settings.repeats)]
+    with counted_warnings() as warned:
         records = _descend(panel, start, rules, settings.iterations, tick)
-    told = Counter(str(one.message) for one in caught)
     shape = (len(settings.rules), settings.repeats, settings.iterations)
     loss, mean, low, positive = (records[:, i].T.reshape(shape).double().cpu().numpy() for i in range(4))
     curves = Curves(panel.name, settings.rules, loss, mean, low, positive)
     adaptive = [rule for rule in rules if isinstance(rule, Adaptive)]
     cheap = sum(rule.cheap_calls for rule in adaptive) / (len(adaptive) * settings.iterations) if adaptive else None
     probes = tuple(rule.history for rule in adaptive)
-    return Outcome(curves, probes, cheap, dict(told), time.perf_counter() - began)
+    return Outcome(curves, probes, cheap, dict(warned), time.perf_counter() - began)
 
 
 def draw(panel: Panel, settings: Settings) -> Start:
@@ -100,12 +99,12 @@ def _draw_one(panel: Panel, seed: int, repeat: int) -> tuple[Tensor, Tensor, lis
     # Torch keeps 32 bits of a seed, so that sums and shifts of these three would collide; and hash() is salted.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{panel.name}/{seed}/{repeat}".encode()))
     target = panel.target(generator)
-    data = torch.randn(BATCH, panel.data, generator=generator, dtype=torch.float64)
+    data = normal(generator, BATCH, panel.data)
     return data, target, *draw_parameters(panel.data, panel.width, generator)
 
 
 def _descend(
-    panel: Panel, start: Start, rules: list[Rule], iterations: int, tick: Callable[[], None]
+    panel: Panel, start: Start, rules: list[Rule], iterations: int, tick: Tick
 ) -> Tensor:  # (iterations, 4, members): loss, and mean, minimum and positive share of the cosines
     by_rows = ByRows([(slice(i * BATCH, (i + 1) * BATCH), rule) for i, rule in enumerate(rules)])
     layer = panel.layer().with_gradient(by_rows)
@@ -125,5 +124,5 @@ def _descend(
         records[iteration] = torch.stack(
             [losses.detach(), angles.mean(-1), angles.amin(-1), (angles > 0).to(x.dtype).mean(-1)]
         )
-        tick()
+        tick((iteration + 1) / iterations)
     return records

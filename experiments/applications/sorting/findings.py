@@ -1,25 +1,18 @@
-"""What came of learning to sort, in words, tables and pictures; every sentence is computed from the record."""
+"""What came of learning to sort, in words and tables; every sentence is computed from the record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from declarative.table import as_text
 
-from ..paper import store
-from ..report.markup import DPI, table, themed
-from . import figures as figures
-from .common import TITLES, consistency, mean, spread, warnings_list
-from .sorting import ONCE, RULES, UNROLLED, name_of
-from .sorting_data import SPLIT
+from ..words import consistency, mean, spread
+from .training import ONCE, RULES, UNROLLED, name_of
 
 SHARE = 0.95  # of the exact rule's final accuracy: the mark by which times are compared
 CHEAP = ("unconstrained", "adaptive")
-SHOWN = ("exact", "unconstrained")  # as pictures of sorted sequences
 HEAD = (
     *("case", "rule", "in order", "places right", "seconds", "in the layer"),
     *("to the mark", "cheap steps"),
@@ -174,55 +167,3 @@ def curvature(record: Record) -> str:
 def text(record: Record) -> str:
     """Table and sentences for a terminal."""
     return "\n".join([as_text(HEAD, rows(record)), "", *sentences(record), *differences(record)])
-
-
-def draw(place: Path, record: Record) -> None:
-    """Write the pictures."""
-    for case, example in zip(cases(record), record["cases"], strict=True):
-        name = f"n{case.n}{'_centred' if case.centred else ''}"
-        store.write(place / f"curves_{name}.png", figures.accuracy_curves(case.runs, RULES))
-        store.write(place / f"sorted_{name}.png", figures.sorted_sequences(example, SHOWN))
-
-
-def section(record: Record) -> str:
-    """The section of the page."""
-    settings = record["settings"]
-    pictures = "".join(
-        themed(
-            f"Accuracy in training, {case.name}",
-            f"{case.name}: seeds light, mean dark",
-            lambda theme, case=case: figures.accuracy_curves(case.runs, RULES, theme, DPI),
-        )
-        for case in cases(record)
-    )
-    sequences = "".join(
-        themed(
-            f"Sorted test sequences, {case.name}",
-            f"{case.name}: the first test sequences of the first seed, wrong places framed",
-            lambda theme, example=example: figures.sorted_sequences(example, SHOWN, theme, DPI),
-        )
-        for case, example in zip(cases(record), record["cases"], strict=True)
-    )
-    said, more = ("".join(f"<li>{escape(line)}</li>" for line in lines(record)) for lines in (sentences, differences))
-    return f"""<section id="sorting">
-<h2>{TITLES["sorting"]} <code>sorting</code></h2>
-<p>Scikit-learn's digits, 8 by 8 pixels. A small convolutional network gives each of n images a score between -1 and 1;
-the transport plan between scores and ranks is a soft permutation, which training brings close to the sorting one, from
-the order alone. {SPLIT["train"]} images for training, {SPLIT["validation"]} for the choice of gamma
-({settings["gamma"]:g}) and learning rate ({settings["learning_rate"]:g}), {SPLIT["test"]} for testing; none serves
-twice. Digits repeat in a sequence, and equal digits may come in any order: places are right if the digits read off
-there are.</p>
-<p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
-sequences, on {settings["seeds"]} seeds, each with its own split; {UNROLLED} is plain autograd through
-{settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the plan,
-which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
-Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
-backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
-over seeds, if all of them reach it.</p>
-<ul>{said}</ul>
-<details><summary>The other rules against the exact one</summary><ul>{more}</ul></details>
-{table(HEAD, rows(record))}
-<div class="wide">{pictures}</div>
-<div class="figures">{sequences}</div>
-{warnings_list(record["warnings"])}
-</section>"""

@@ -1,21 +1,15 @@
-"""What came of the allocation of treatment, in words, a table and a picture; every sentence is computed."""
+"""What came of the allocation of treatment, in words and a table; every sentence is computed from the record."""
 
 from __future__ import annotations
 
 import math
-from html import escape
-from pathlib import Path
 from statistics import stdev
 from typing import Any
 
 from declarative.table import as_text
 
-from ..paper import store
-from ..report.markup import DPI, table, themed
-from . import figures as figures
-from .common import TITLES, consistency, mean, spread, warnings_list
-from .decision import MORE, RULES, SAME, TWO_STAGE
-from .decision_data import BUDGET, GROUP, SPLIT
+from ..words import consistency, mean, spread
+from .training import MORE, RULES, SAME, TWO_STAGE
 
 METHODS = (SAME, TWO_STAGE, *RULES, MORE)
 HEAD = (
@@ -26,8 +20,8 @@ HEAD = (
 Record = dict[str, Any]
 
 
-def values(record: Record, method: str, name: str) -> list[float]:
-    """A number of every seed."""
+def values(record: Record, method: str, name: str) -> list[Any]:
+    """What every seed has under this name."""
     return [one[name] for one in sorted(record["runs"], key=lambda one: one["seed"]) if one["method"] == method]
 
 
@@ -108,41 +102,3 @@ def adaptive(record: Record) -> str:
 def text(record: Record) -> str:
     """Table and sentences for a terminal."""
     return "\n".join([as_text(HEAD, rows(record)), "", *sentences(record)])
-
-
-def _picture(record: Record, *how: Any) -> bytes:
-    return figures.regret_figure(record["runs"], METHODS, RULES, *how)
-
-
-def draw(place: Path, record: Record) -> None:
-    """Write the picture."""
-    store.write(place / "regret.png", _picture(record))
-
-
-def section(record: Record) -> str:
-    """The section of the page."""
-    settings = record["settings"]
-    said = "".join(f"<li>{escape(line)}</li>" for line in sentences(record))
-    picture = themed(
-        "Regret on test groups by method, and on validation groups in training",
-        "Left: a dot for each seed, a bar for the mean. Right: with the chosen learning rate; seeds light, mean dark",
-        lambda theme: _picture(record, theme, DPI),
-    )
-    return f"""<section id="decision">
-<h2>{TITLES["decision"]} <code>decision</code></h2>
-<p>Scikit-learn's diabetes data. {GROUP} patients at a time compete for a drug that lasts for {BUDGET:g} full doses of
-the average patient. Each gets a share between none and a full dose, which costs in proportion to the body mass
-index; the budget is spent. A share is worth the progression of the disease that it prevents, less and less for more of
-it. The progression is known only a year later: a model predicts it, linear in age, sex, body mass index and blood
-pressure, and a quadratic program allocates. Regret is what the allocation for the true progression would have been
-worth more. <i>{TWO_STAGE}</i> fits the model by least squares; <i>{MORE}</i> also has the blood tests; <i>{SAME}</i>
-predicts the same for everyone; the others pass the regret back through the quadratic program, by three gradient rules
-(curvature would be the same as unconstrained, as all constraints are linear). Ridge, learning rate and when to stop are
-chosen by regret on validation patients. {SPLIT["train"]}, {SPLIT["validation"]} and {SPLIT["test"]} patients for
-training, validation and testing; {settings["seeds"]} seeds, each with its own split. Times are seconds of
-the processor, on one thread; <i>in the layer</i>, forward + backward.</p>
-<ul>{said}</ul>
-{table(HEAD, rows(record))}
-<div class="wide">{picture}</div>
-{warnings_list(record["warnings"])}
-</section>"""

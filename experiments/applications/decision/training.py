@@ -1,6 +1,6 @@
 """Predict, then decide: train a model for the quality of the decision, or for that of the prediction?
 
-The decision is the allocation of :mod:`experiments.applications.decision_data`. The model is deliberately simple:
+The decision is the allocation of :mod:`experiments.applications.decision.data`. The model is deliberately simple:
 linear in the four measurements that are known before a blood test. Two-stage training fits it to the progression by
 least squares, and the allocation comes after; decision-focused training passes the regret of the allocation back
 through the quadratic program, by one gradient rule or another. What is to be chosen (the ridge, the learning rate,
@@ -10,23 +10,19 @@ once, at the end.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from declarative import Adaptive
-
-from ..paper.progress import Progress
-from ..paper.rules import make_rules
-from . import common as applications
-from .common import Clock
-from .decision_data import Allocation, Groups, Patients, draw_groups, load_patients, split_patients, standardised
+from ...shared.jobs import Tick
+from ...shared.rules import cheap_share, make_rule
+from ...shared.warning_counts import counted_warnings
+from ..clock import Clock
+from ..sampling import draw_groups, split
+from .data import BEFORE_BLOOD_TEST, GROUP, SPLIT, Allocation, Groups, Patients, load_patients, standardised
 
 RULES = ("exact", "unconstrained", "adaptive")
 TWO_STAGE = "two-stage"
@@ -52,45 +48,13 @@ class Settings:
 QUICK = Settings(seeds=2, steps=2, every=1, batch=4, groups=10, training_groups=10)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command line."""
-    applications.add_arguments(parser, Settings())
-
-
-def run(args: argparse.Namespace) -> int:
-    """Train, print a table, and keep the results."""
-    from . import decision_report  # draws: not needed to train
-
-    return applications.run(args, Settings(), QUICK, measure, save, decision_report)
-
-
-def save(out: Path, record: dict[str, Any]) -> Path:
-    """Keep the record, and as tables the validation curves and what came of every method."""
-    final = [{name: value for name, value in one.items() if name != "curve"} for one in record["runs"]]
-    curves = [
-        {"method": one["method"], "seed": one["seed"], **dict(zip(one["curve"], values, strict=True))}
-        for one in record["runs"]
-        if one["curve"]
-        for values in zip(*one["curve"].values(), strict=True)
-    ]
-    return applications.save(out, "decision", record, {"decision": final, "curves": curves})
-
-
-def measure(settings: Settings) -> dict[str, Any]:
-    """Every seed and method."""
-    some, every = load_patients(), load_patients(None)
-    looks = math.ceil(settings.steps / settings.every) * len(settings.learning_rates)
-    progress = Progress(settings.seeds, looks)
-    runs = []
-    with applications.counted_warnings() as warned:
-        for seed in range(settings.seed, settings.seed + settings.seeds):
-            progress.start(f"seed {seed}")
-            task, more = Task.make(some, seed, settings), Task.make(every, seed, settings)
-            found = [same_for_all(task), two_stage(task, TWO_STAGE), two_stage(more, MORE)]
-            found += decision_focused(task, progress)
-            runs += found
-            progress.finish("regret " + ", ".join(f"{one['method']} {one['regret']:.3f}" for one in found))
-    return {"settings": dataclasses.asdict(settings), "runs": runs, "warnings": warned}
+def train_seed(settings: Settings, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
+    """Every method on one seed."""
+    with counted_warnings() as warned:
+        task, more = (Task.make(load_patients(names), seed, settings) for names in (BEFORE_BLOOD_TEST, None))
+        runs = [same_for_all(task), two_stage(task, TWO_STAGE), two_stage(more, MORE), *decision_focused(task, tick)]
+    words = "regret " + ", ".join(f"{one['method']} {one['regret']:.3f}" for one in runs)
+    return {"runs": runs, "warnings": warned}, words
 
 
 @dataclass(frozen=True)
@@ -106,11 +70,12 @@ class Task:
     @classmethod
     def make(cls, patients: Patients, seed: int, settings: Settings) -> Task:
         """Split the patients, and draw the groups."""
-        pools = split_patients(len(patients.weights), seed)
+        pools = split(SPLIT, seed)
         patients = standardised(patients, pools["train"])
         generator = torch.Generator().manual_seed(seed)
         sizes = {"train": settings.training_groups, "validation": settings.groups, "test": settings.groups}
-        groups = {part: Groups.of(patients[draw_groups(pools[part], size, generator)]) for part, size in sizes.items()}
+        drawn = {part: draw_groups(pools[part], size, GROUP, generator) for part, size in sizes.items()}
+        groups = {part: Groups.of(patients[chosen]) for part, chosen in drawn.items()}
         return cls(patients, pools, groups, seed, settings)
 
     def regret(self, model: Tensor, part: str) -> float:
@@ -171,19 +136,19 @@ def fit_ridge(patients: Patients, ridge: float) -> Tensor:
     inputs = torch.nn.functional.pad(patients.features, (1, 0), value=1.0)
     penalty = ridge * torch.eye(inputs.shape[-1], dtype=inputs.dtype)
     penalty[0, 0] = 0.0
-    return torch.linalg.solve(inputs.mT @ inputs + penalty, inputs.mT @ patients.progression)
+    model: Tensor = torch.linalg.solve(inputs.mT @ inputs + penalty, inputs.mT @ patients.progression)
+    return model
 
 
-def decision_focused(task: Task, progress: Progress) -> list[dict[str, Any]]:
+def decision_focused(task: Task, tick: Tick) -> list[dict[str, Any]]:
     """Every rule, each with its best learning rate; in turns, so that the machine slows all of them alike."""
-    candidates: dict[str, list[Learner]] = {rule: [] for rule in RULES}
-    for rate in task.settings.learning_rates:
-        for rule in RULES:
-            candidates[rule].append(Learner(rule, rate, task))
-        for _ in range(0, task.settings.steps, task.settings.every):
+    settings, rates = task.settings, task.settings.learning_rates
+    candidates = {rule: [Learner(rule, rate, task) for rate in rates] for rule in RULES}
+    for i in range(len(rates)):
+        for done in range(0, settings.steps, settings.every):
             for learners in candidates.values():
-                learners[-1].advance(task.settings.every)
-            progress.tick()
+                learners[i].advance(settings.every)
+            tick((i + done / settings.steps) / len(rates))
     return [best_of(learners) for learners in candidates.values()]
 
 
@@ -202,7 +167,7 @@ class Learner:
     def __post_init__(self) -> None:
         self.model = constant_model(self.task).requires_grad_()
         self.optimiser = torch.optim.Adam([self.model], lr=self.learning_rate)
-        self.gradient = make_rules(self.rule, 1)[0]
+        self.gradient = make_rule(self.rule)
         self.generator = torch.Generator().manual_seed(self.task.seed + 1)
         self.kept, self.least, self.steps = self.model.detach().clone(), math.inf, 0
 
@@ -238,5 +203,4 @@ def best_of(learners: list[Learner]) -> dict[str, Any]:
     clock = Clock(
         *(sum(getattr(learner.clock, name) for learner in learners) for name in ("forward", "backward", "total"))
     )
-    cheap = best.gradient.cheap_calls / best.gradient.calls if isinstance(best.gradient, Adaptive) else None
-    return best.task.result(best.rule, best.kept, clock, cheap_share=cheap, curve=best.curve)
+    return best.task.result(best.rule, best.kept, clock, cheap_share=cheap_share(best.gradient), curve=best.curve)

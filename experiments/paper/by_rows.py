@@ -1,4 +1,4 @@
-"""The gradient rules that the experiments compare, and how one batch is differentiated by several of them."""
+"""One batch, differentiated by several gradient rules."""
 
 from __future__ import annotations
 
@@ -10,22 +10,9 @@ from torch import Tensor
 
 from declarative import Adaptive, Exact, Rule
 from declarative.derivatives import Linearisation
-from declarative.gradients import RULES
 from declarative.linear.contract import Pair
 
-NAMES = ("exact", "unconstrained", "curvature", "adaptive")
-
 Part = tuple[slice, Rule]
-
-
-def make_rules(name: str, repeats: int) -> list[Rule]:
-    """A rule for each repeat.
-
-    The adaptive one has state, so that each repeat needs its own and decides for itself; its settings are the defaults.
-    """
-    if name == "adaptive":
-        return [Adaptive() for _ in range(repeats)]
-    return [RULES[name]] * repeats
 
 
 class ByRows(Rule):

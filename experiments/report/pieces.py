@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from PIL import Image
 
-from ..paper import figures
 from ..paper.claims import word
-from ..paper.curves import Curves
+from ..shared.drawing import DARK, LIGHT, Picture
 
 DPI = 100
 COLOURS = 128  # enough for lines and shades; a third of the size
@@ -49,28 +47,34 @@ def csv_table(rows: Sequence[dict[str, str]]) -> str:
     return table([name.replace("_", " ") for name in rows[0]], [[_short(x) for x in row.values()] for row in rows])
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none if there is no file."""
-    if not path.exists():
-        return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def bullets(lines: Iterable[str]) -> str:
+    """A list of sentences."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def picture(name: str, label: str, curves: Curves) -> str:
-    """The figure of a panel, drawn for bright and for dark pages."""
-    alt = f"Learning curves and cosines of {name} in {label}"
-    return themed(alt, label, lambda theme: figures.render(curves, "png", theme, DPI))
+def warnings_list(counts: Mapping[str, int]) -> str:
+    """Numerical warnings; nothing if there were none."""
+    lines = bullets(f"{text} ({count} times)" for text, count in counts.items())
+    return f"<details><summary>Numerical warnings</summary>{lines}</details>" if counts else ""
 
 
-def themed(alt: str, caption: str, draw: Callable[[figures.Theme], bytes]) -> str:
-    """A figure with a caption, drawn as PNG for bright and for dark pages."""
-    light, dark = (uri(_pack(draw(theme))) for theme in (figures.LIGHT, figures.DARK))
+def themed(picture: Picture) -> str:
+    """A figure with a caption, drawn for bright and for dark pages."""
+    light, dark = (uri(_pack(picture.render(theme, DPI))) for theme in (LIGHT, DARK))
     return (
         f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{escape(alt)}" src="{light}"></picture>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f'<img alt="{escape(picture.alt)}" src="{light}"></picture>'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
+
+
+def plain_pictures(place: Path) -> str:
+    """The pictures that a command has left; nothing if there are none."""
+    pictures = "".join(
+        f'<img class="plain" alt="{escape(path.stem.replace("_", " "))}" src="{uri(path.read_bytes())}">'
+        for path in sorted(place.glob("*.png"))
+    )
+    return f'<div class="figures">{pictures}</div>' if pictures else ""
 
 
 def uri(png: bytes) -> str:

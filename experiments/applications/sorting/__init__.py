@@ -1,0 +1,1 @@
+"""Learning to sort handwritten digits from the order alone: data, training, findings, figures, and the command."""
