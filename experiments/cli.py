@@ -6,18 +6,19 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from .applications import distributed
-from .applications.decision.run import DECISION
-from .applications.sorting.run import SORTING
+from .applications.decision import DECISION
+from .applications.sorting import SORTING
 from .bench import run as bench
 from .compare import run as compare
 from .paper import run as paper
 from .paper import store
 from .paper.panels import PANELS
 from .report.build import write_page
-from .shared.arguments import add_common_arguments, add_out
-from .shared.jobs import Experiment, JobError, run_jobs
+from .shared.jobs import Experiment, JobError, positive, run_jobs
+from .shared.machine import cores
 from .theory import run as theory
 
 EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
@@ -43,10 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         again = shlex.join(word for word in words if word != "--force")
-        print(
-            f"\nInterrupted. What is finished is kept; continue with\n    python -m experiments {again}",
-            file=sys.stderr,
-        )
+        print("\nInterrupted. What is finished is kept; continue with", file=sys.stderr)
+        print(f"    python -m experiments {again}", file=sys.stderr)
         return INTERRUPTED
     return code
 
@@ -58,27 +57,29 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    def add(name: str, help: str) -> argparse.ArgumentParser:
+    def add(name: str, help: str, jobs: bool = False) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help, description=help)
-        add_out(sub)
+        sub.add_argument("--out", type=Path, default=Path("results"), help="directory of the results (%(default)s)")
+        if jobs:
+            sub.add_argument("--workers", type=positive, default=cores(), help="processes side by side (%(default)s)")
+            sub.add_argument("--force", action="store_true", help="redo what is finished")
         return sub
 
     add("list", "panels and applications, and which are finished").set_defaults(command=list_finished)
-    sub = add("all", "every experiment over all cores, and the report")
-    add_common_arguments(sub)
+    sub = add("all", "every experiment over all cores, and the report", jobs=True)
     sub.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     sub.set_defaults(command=run_all)
     for name, (experiment, help) in EXPERIMENTS.items():
-        sub = add(name, help)
-        add_common_arguments(sub)
+        sub = add(name, help, jobs=True)
         experiment.add_arguments(sub)
         sub.set_defaults(command=lambda args: run_together([args]), experiment=experiment)
-    sub = add("bench", "measure the speed")
-    bench.add_arguments(sub)
-    sub.set_defaults(command=bench.run)
-    sub = add("distributed", "train on two processes, and compare the gradients with those of one")
-    distributed.add_arguments(sub)
-    sub.set_defaults(command=distributed.run)
+    for name, module, help in (
+        ("bench", bench, "measure the speed"),
+        ("distributed", distributed, "train on two processes, and compare the gradients with those of one"),
+    ):
+        sub = add(name, help)
+        module.add_arguments(sub)
+        sub.set_defaults(command=module.run)
     add("report", "write the page about all results").set_defaults(command=write_report)
     return parser
 

@@ -9,46 +9,49 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from declarative.table import as_text
 
 from ..shared import machine
-from ..shared.arguments import positive
 from ..shared.drawing import Picture
 from ..shared.files import as_json, csv_text, read_json, write, write_json
-from ..shared.jobs import Job, Piece, discard_pieces, open_pieces
+from ..shared.jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
 Record = dict[str, Any]
+Calls = dict[str, Call]  # by label
+
+
+class Findings(Protocol):
+    """A module that says what came of an application."""
+
+    HEAD: tuple[str, ...]
+
+    def rows(self, record: Record) -> list[list[str]]:
+        """The lines of the table under that head."""
+
+    def sentences(self, record: Record) -> list[str]:
+        """What the numbers say."""
+
+    def pictures(self, record: Record) -> list[Picture]:
+        """What they look like."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """A task that is learned with every gradient rule: a command.
+    """A task that is learned with every gradient rule: a command."""
 
-    Attributes:
-        name: of the command, and of the directory.
-        title: for readers.
-        settings: a dataclass with ``seeds``, ``seed`` and ``steps`` among others: the defaults.
-        quick: the same with small sizes, to see that it works.
-        seconds: about what a piece takes.
-        calls: settings -> for each label the call that trains a piece; what they return is joined in this order.
-        tables: record -> tables by the names of their files.
-        pictures: record -> pictures.
-        text: record -> what it comes to, for a terminal.
-    """
-
-    name: str
-    title: str
-    settings: Any
-    quick: Any
-    seconds: float
-    calls: Callable[[Any], Mapping[str, partial[tuple[Any, str]]]]
-    tables: Callable[[Record], Mapping[str, Sequence[Mapping[str, object]]]]
-    pictures: Callable[[Record], Sequence[Picture]]
-    text: Callable[[Record], str]
+    name: str  # of the command, and of the directory
+    title: str  # for readers
+    settings: Any  # the defaults: a dataclass with ``seeds``, ``seed`` and ``steps`` among others
+    quick: Any  # the same with small sizes, to see that it works
+    seconds: float  # about what a piece takes
+    calls: Callable[[Any], Calls]  # of the settings: what trains a piece; what these return is joined in this order
+    keys: tuple[str, ...]  # what tells the runs of a record apart
+    findings: Findings
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options of the command line."""
@@ -70,7 +73,7 @@ class Application:
         results = [piece.result() for piece in self._pieces(args)]
         record = self._kept(args) if None in results else self.save(args.out, self._chosen(args), results)
         assert record is not None  # what was not kept was trained
-        print(self.text(record))
+        print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
         print(f"Results are in {args.out / self.name}; 'python -m experiments report' makes a page of them.")
         return 0
 
@@ -79,9 +82,9 @@ class Application:
         place = out / self.name
         (place / f"{self.name}.json").unlink(missing_ok=True)
         record = {"settings": as_json(settings), **join(results)}
-        for title, rows in self.tables(record).items():
+        for title, rows in ((self.name, finals(record["runs"])), ("curves", curves(record["runs"], self.keys))):
             write(place / f"{title}.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
-        for picture in self.pictures(record):
+        for picture in self.findings.pictures(record):
             write(place / f"{picture.name}.png", picture.render())
         write_json(place / f"{self.name}.json", {**record, "finished": machine.now(), **machine.describe()})
         discard_pieces(place)
@@ -109,3 +112,20 @@ def join(results: Sequence[Record]) -> Record:
     """The lists of several results one after the other, and their numerical warnings counted together."""
     lists = {name: [one for result in results for one in result[name]] for name in results[0] if name != "warnings"}
     return {**lists, "warnings": dict(sum((Counter(result["warnings"]) for result in results), Counter()))}
+
+
+def finals(runs: Sequence[Record]) -> list[Record]:
+    """What came of every run: everything but the curve, and the end of that, if there is one."""
+    names = next(run["curve"] for run in runs if run["curve"])
+    ends = [{f"last_{name}": (run["curve"] or {}).get(name, [None])[-1] for name in names} for run in runs]
+    return [{k: v for k, v in run.items() if k != "curve"} | end for run, end in zip(runs, ends, strict=True)]
+
+
+def curves(runs: Sequence[Record], keys: Sequence[str]) -> list[Record]:
+    """All curves, one look after the other."""
+    return [
+        {name: run[name] for name in keys} | dict(zip(run["curve"], values, strict=True))
+        for run in runs
+        if run["curve"]
+        for values in zip(*run["curve"].values(), strict=True)
+    ]

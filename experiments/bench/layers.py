@@ -130,15 +130,8 @@ def _symmetric(m: int, batch: int, k: int) -> tuple[Tensor, Tensor]:
 def quadratic_program(n: int, p: int, count: int, batch: int) -> Comparison:
     """With inequalities, some of them active."""
     draw = Draw(batch, torch.Generator().manual_seed(0))
-    Q, q, A, G, inside = (
-        draw.definite(n),
-        3 * draw.normal(n),
-        draw.normal(p, n),
-        draw.normal(count, n),
-        draw.normal(n, 1),
-    )
-    b, h = (A @ inside).squeeze(-1), (G @ inside).squeeze(-1) + draw.uniform(count)
-    xs, v = tuple(x.requires_grad_() for x in (Q, q, A, b, G, h)), draw.normal(n)
+    Q, q, *rest = draw.program(n, p, count)
+    xs, v = tuple(x.requires_grad_() for x in (Q, 3 * q, *rest)), draw.normal(n)
     layer = QuadraticProgram()
     sides = {
         "QuadraticProgram": both(layer, xs, v),

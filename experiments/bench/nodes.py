@@ -234,17 +234,14 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
 def inequalities(batch: int, m: int, count: int) -> Comparison:
     """A small quadratic program with inequalities through the generic solver and system."""
     draw = Draw(batch, torch.Generator().manual_seed(0))
-    Q, q, G, inside = draw.definite(m), 3 * draw.normal(m), draw.normal(count, m), draw.normal(m, 1)
-    h, v = (G @ inside).squeeze(-1) + draw.uniform(count), draw.normal(m)
-    xs = tuple(x.requires_grad_() for x in (Q, q, G, h))
-    Q, q, G, h = xs
+    Q, q, _, _, G, h = draw.program(m, 0, count)
+    Q, q, G, h = xs = tuple(x.requires_grad_() for x in (Q, 3 * q, G, h))
+    v = draw.normal(m)
     node = recorded(quadratic, inequality=lambda Q, q, G, h, u: G @ u - h, start=m)  # noqa: ARG005
     sides = {
         "node": both(node, xs, v),
         "cvxpylayers": lambda: cvxpylayers(QuadraticProgram(), (Q, q, None, None, G, h), v),
     }
     claim = f"node with inequalities, m = {m}, {count} of them, batch {batch}"
-    slower = (
-        "a call costs many small steps of torch and Python, whatever the batch; cvxpylayers solves in compiled code"
-    )
+    slower = "a call is many small steps of torch and Python, whatever the batch; cvxpylayers solves in compiled code"
     return Comparison(sides, [Pair(claim, "node", "cvxpylayers", note=TIGHT_PEER, slower=slower)])

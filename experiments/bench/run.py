@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
+from itertools import chain
 
 from declarative.table import as_html, as_text
 
-from ..shared.files import write, write_items
+from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
 from . import figures, layers, nodes
 from .peers import Peers
-from .rows import Point, Row, Run, Study
-
-HEAD = ["claim", "ours", "takes", "other", "takes", "unit", "ratio", "of", "target", "met", "difference", "note"]
+from .rows import Point, Row, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +35,13 @@ def run(args: argparse.Namespace) -> int:
     rows = []
     with warnings.catch_warnings(), one_thread(), Peers() as peers:
         warnings.simplefilter("ignore", DeprecationWarning)  # of the peers, for their authors
-        for row in (row for study in studies(args.quick, peers) for row in study.rows(plan)):
+        studies = chain(nodes.studies(args.quick, peers), layers.studies(args.quick))
+        for row in (row for study in studies for row in study.rows(plan)):
             rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims
             print(f"{row.claim}: {row.ratio:.3g} {rows[-1].met}".rstrip(), flush=True)
     if not rows:
         raise ValueError(f"no claim contains {args.only!r}.")
-    print(as_text(HEAD, [cells(row) for row in rows]))
+    print(as_text(*table(rows)))
     out = args.out / "bench"
     write_items(out / "bench.csv", Row, rows)
     write_items(out / "growth.csv", Point, plan.points)
@@ -52,20 +52,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def studies(quick: bool, peers: Peers) -> Iterator[Study]:
-    """All of them, one after the other."""
-    yield from nodes.studies(quick, peers)
-    yield from layers.studies(quick)
-
-
-def cells(row: Row) -> list[str]:
-    """A row for a reader."""
-    ours, other = (f"{value:.3g}" for value in (row.ours_value, row.other_value))
-    close = "" if row.difference != row.difference else f"{row.difference:.0e}"
-    ratio = "" if row.ratio != row.ratio else f"{row.ratio:.3g}"
-    return [
-        row.claim, row.ours, ours, row.other, other, row.unit, ratio, row.of, row.target, row.met, close, row.note,
-    ]  # fmt: skip
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """For a reader."""
+    return item_table(Row, rows, ours_value="takes", other_value="takes")
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -84,4 +73,4 @@ def piece(rows: Sequence[Row]) -> str:
 thread, in float64; <i>difference</i> is that of the two gradients. The ratio is either how many times as long the other
 way takes (other / ours) or what share of its time ours does (ours / other).</p>
 {told}
-<details><summary>All ratios</summary>{as_html(HEAD, [cells(row) for row in rows])}</details>"""
+<details><summary>All ratios</summary>{as_html(*table(rows))}</details>"""

@@ -24,17 +24,11 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # f
 
 @dataclass(frozen=True)
 class Side:
-    """One way to compute something.
+    """One way to compute something."""
 
-    Attributes:
-        run: the call that is timed; what it returns is compared with that of the other side.
-        check: what is compared instead, where the call that is timed does not return it.
-        clock: the seconds of one call, where that is not for this process to measure.
-    """
-
-    run: Callable[[], Sequence[Tensor]]
-    check: Callable[[], Sequence[Tensor]] | None = None
-    clock: Callable[[], float] | None = None
+    run: Callable[[], Sequence[Tensor]]  # is timed; what it returns is compared with that of the other side
+    check: Callable[[], Sequence[Tensor]] | None = None  # is compared instead, where that does not return it
+    clock: Callable[[], float] | None = None  # the seconds of one call, where this process cannot measure them
 
 
 @dataclass(frozen=True)
@@ -54,8 +48,8 @@ def measure(sides: Mapping[str, Side], budget: float = BUDGET, turns: int = TURN
         first = time.process_time() - start
         best[name] = first if first > LONG else float("inf")
     todo = [name for name, known in best.items() if known == float("inf")]
+    began, done = time.perf_counter(), 0
     with _no_collections():
-        began, done = time.perf_counter(), 0
         while todo and (done < turns or time.perf_counter() - began < budget):
             for name in todo:
                 best[name] = min(best[name], _burst(sides[name]))
@@ -92,11 +86,9 @@ def seconds(function: Callable[[], object]) -> float:
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
     """No garbage collection in the middle of a call."""
-    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()

@@ -32,23 +32,14 @@ M = 8  # variables of the other problems
 
 @dataclass(frozen=True)
 class Case:
-    """A batch of problems.
-
-    Attributes:
-        name: of the problem.
-        node: ours.
-        xs: the inputs by name, all with a batch dimension.
-        build: makes the reference.
-        constrained: whether the solution depends on constraints, so that leaving them out must be wrong.
-        judged: whether the reference is one to agree with.
-    """
+    """A batch of problems."""
 
     name: str
-    node: DeclarativeNode
-    xs: dict[str, Tensor]
-    build: Callable[[], Callable[..., Tensor]]
-    constrained: bool = True
-    judged: bool = True
+    node: DeclarativeNode  # ours
+    xs: dict[str, Tensor]  # the inputs by name, all with a batch dimension
+    build: Callable[[], Callable[..., Tensor]]  # makes the reference
+    constrained: bool = True  # does the solution depend on constraints, so that leaving them out must be wrong?
+    judged: bool = True  # is the reference one to agree with?
 
     @classmethod
     def ready_made(cls, name: str, layer: Layer, constrained: bool = True, **xs: Tensor) -> Case:
@@ -94,8 +85,7 @@ def layer_cases(draw: Draw) -> Iterator[Case]:
     yield Case.ready_made("simplex", SimplexProjection(), x=draw.normal(M))
     yield Case.ready_made("entropic simplex", EntropicSimplex(0.7), x=draw.normal(M))
     yield Case.ready_made("ball", BallProjection(), x=draw.radii() * torch.nn.functional.normalize(draw.normal(M)))
-    Q, q, A, G, inside = draw.definite(M), draw.normal(M), draw.normal(3, M), draw.normal(6, M), draw.normal(M, 1)
-    b, h = (A @ inside).squeeze(-1), (G @ inside).squeeze(-1) + draw.uniform(6)  # a point that satisfies all of them
+    Q, q, A, b, G, h = draw.program(M, 3, 6)
     yield Case.ready_made("equality QP", EqualityQP(), Q=Q, q=q, A=A, b=b)
     yield Case.ready_made("QP with inequalities", QuadraticProgram(), Q=Q, q=q, A=A, b=b, G=G, h=h)
     rows, right = draw.normal(2 * M, M), draw.normal(2 * M)
@@ -153,13 +143,9 @@ BOX = DeclarativeNode(
 def state_box(cp: Any, *_: Tensor) -> Statement:
     """A quadratic function in a box."""
     u, root, q, bound = cp.Variable(M), cp.Parameter((M, M)), cp.Parameter(M), cp.Parameter(M)
-
-    def prepare(Q: Tensor, q: Tensor, bound: Tensor) -> tuple[Tensor, ...]:
-        return torch.linalg.cholesky((Q + Q.mT) / 2).mT, q, bound
-
-    return Statement(
-        cp.sum_squares(root @ u) / 2 + q @ u, [u <= bound, -u <= bound], [root, q, bound], u, prepare=prepare
-    )
+    prepare = lambda Q, q, bound: (torch.linalg.cholesky((Q + Q.mT) / 2).mT, q, bound)  # noqa: E731
+    objective, constraints = cp.sum_squares(root @ u) / 2 + q @ u, [u <= bound, -u <= bound]
+    return Statement(objective, constraints, [root, q, bound], u, prepare=prepare)
 
 
 MOMENTS = DeclarativeNode(

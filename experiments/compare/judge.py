@@ -8,19 +8,24 @@ leaves the constraints out must differ.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from declarative import DeclarativeNode
 from declarative.reports.compare import ComparisonReport, Difference, gradient_floor
+from problems import Layer
 
 from .cases import Case
-from .opinions import finite_differences, formula_gradients, gradients
 
 TOLERANCE = 5e-6  # relative, to cvxpylayers
 FINITE_TOLERANCE = 1e-7  # to finite differences
 FORMULA_TOLERANCE = 1e-9  # to Proposition 2.1
 APPROXIMATE = 1e-3  # the gradient without the constraints must be further off than this
+STEP = 1e-5  # of finite differences, relative to the largest entry of an input; small, so as not to meet a kink
+STENCIL = ((1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12))  # of fourth order
 
 
 @dataclass(frozen=True)
@@ -111,19 +116,51 @@ def speed_of(case: Case, report: ComparisonReport) -> Speed:
     """In milliseconds."""
     ours, theirs = report.node, report.reference
     forward, backward = report.speed_up
-    return Speed(
-        problem=case.name,
-        batch=len(ours.y),
-        forward=1e3 * ours.forward,
-        cvxpylayers_forward=1e3 * theirs.forward,
-        forward_speed_up=forward,
-        backward=1e3 * ours.backward,
-        cvxpylayers_backward=1e3 * theirs.backward,
-        backward_speed_up=backward,
-        violation=ours.violation.max().item(),
-        cvxpylayers_violation=theirs.violation.max().item(),
-    )
+    times = 1e3 * ours.forward, 1e3 * theirs.forward, forward, 1e3 * ours.backward, 1e3 * theirs.backward, backward
+    return Speed(case.name, len(ours.y), *times, ours.violation.max().item(), theirs.violation.max().item())
 
 
 def _far(a: Tensor, b: Tensor, floor: float) -> float:
     return Difference.between("", a, b, floor).relative.max().item()
+
+
+# Further opinions on a gradient.
+
+
+def gradients(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor) -> list[Tensor]:
+    """By the node's own backward pass."""
+    leaves = [x.detach().requires_grad_() for x in xs]
+    return list(torch.autograd.grad(node(*leaves), leaves, v, materialize_grads=True))
+
+
+def finite_differences(node: DeclarativeNode, xs: Sequence[Tensor], i: int, v: Tensor) -> Tensor:
+    """The gradient of v'y to input i by differences of fourth order, all in one batch of problems."""
+    x = xs[i].detach()
+    batch, n = x.shape[0], x[0].numel()
+    step = STEP * x.abs().max().item()
+    moves = step * torch.eye(n, dtype=x.dtype).view(n, 1, *x.shape[1:])
+    slope = torch.zeros(n, batch, dtype=x.dtype)
+    for offset, weight in STENCIL:
+        inputs = [other.detach().expand(n, *other.shape).flatten(0, 1) for other in xs]
+        inputs[i] = (x + offset * moves).flatten(0, 1)
+        with torch.no_grad():
+            y = node(*inputs).view(n, batch, -1)
+        slope += weight / step * (y * v.reshape(batch, -1)).sum(-1)
+    return slope.mT.reshape(x.shape)
+
+
+def formula_gradients(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor) -> list[Tensor]:
+    """Proposition 2.1 as it is printed, with all its matrices, for one problem after another."""
+    leaves = [x.detach().requires_grad_() for x in xs]
+    completed = node.prepare(*leaves) if isinstance(node, Layer) else tuple(leaves)
+    d = node.derivatives(*(x.detach() for x in leaves))
+    flat = []
+    for k in range(len(v)):
+        A, C = (torch.cat([h[k], g[k][d.active[k]]]) for h, g in ((d.A, d.G), (d.C, d.G_X)))  # with active rows
+        H_inverse, B = torch.linalg.inv(d.H[k]), d.B[k]
+        Dy = H_inverse @ A.mT @ torch.linalg.inv(A @ H_inverse @ A.mT) @ (A @ H_inverse @ B - C) - H_inverse @ B
+        flat.append(v[k].flatten() @ Dy)
+    parts = torch.stack(flat).split([x[0].numel() for x in completed], -1)
+    shaped = [part.view(x.shape) for part, x in zip(parts, completed, strict=True)]
+    used = [(x, g) for x, g in zip(completed, shaped, strict=True) if x.requires_grad]
+    return list(torch.autograd.grad([x for x, _ in used], leaves, [g for _, g in used]))

@@ -7,8 +7,6 @@ hold, the exit code is 1; it is 2 if cvxpylayers is not installed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,9 +16,8 @@ from declarative import compare
 from declarative.table import as_html, as_text
 from problems.reference import MissingReferenceError, load
 
-from ..shared.arguments import positive
-from ..shared.files import as_json, write, write_items
-from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces
+from ..shared.files import as_json, item_table, write, write_items
+from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces, positive
 from .cases import all_cases
 from .judge import TOLERANCE, Row, Speed, judge_case, speed_of
 
@@ -81,8 +78,6 @@ def _pieces(args: argparse.Namespace) -> list[Piece]:
     ]
 
 
-# Output.
-
 TITLES = {"reference_to_differences": "cvxpylayers to differences", "to_formula": "to Proposition 2.1"}
 
 
@@ -94,11 +89,11 @@ def write_tables(place: Path, rows: list[Row], speeds: list[Speed], failures: li
         (
             "Solutions and gradients, the largest relative difference to cvxpylayers (exact rule; and the rule "
             "`unconstrained` with its cosine), to finite differences and to Proposition 2.1",
-            *_table(Row, rows),
+            *item_table(Row, rows, **TITLES),
         ),
         (
             "Times in milliseconds (one thread for either, the shortest of several calls), and the largest violation",
-            *_table(Speed, speeds),
+            *item_table(Speed, speeds),
         ),
     ]
     words = summary(rows, speeds, failures)
@@ -123,18 +118,3 @@ def summary(rows: list[Row], speeds: list[Speed], failures: list[str]) -> list[s
                 f"{speed.backward_speed_up:.0f} times backward (at least {FAST}: {'yes' if fast else 'no'})."
             )
     return [*lines, *(f"FAILED {failure}" for failure in failures)]
-
-
-def _table(kind: type[Any], items: Sequence[Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines for readers."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    head = [TITLES.get(name, name.replace("_", " ")) for name in names]
-    return head, [[_cell(name, getattr(item, name)) for name in names] for item in items]
-
-
-def _cell(name: str, value: float | str) -> str:
-    if isinstance(value, str | int):
-        return str(value)
-    if math.isnan(value):
-        return ""
-    return f"{value:.4f}" if "cosine" in name else f"{value:.1e}" if value < 1e-3 else f"{value:.3g}"

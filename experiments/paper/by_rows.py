@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -12,19 +13,24 @@ from declarative import Adaptive, Exact, Rule
 from declarative.derivatives import Linearisation
 from declarative.linear.contract import Pair
 
-Part = tuple[slice, Rule]
-
 
 class ByRows(Rule):
     """Differentiates each part of a batch by a rule of its own, after one forward pass for all.
 
     The exact gradient of every problem is computed too and left in ``exact``, for comparison: an instance serves one
-    training run.
+    training run. Neighbours with the same rule are differentiated at once.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = [part for part in merge(parts) if not isinstance(part[1], Exact)]
+    def __init__(self, rules: Sequence[Rule], size: int) -> None:  # of each part: its rule; how many problems
+        self.parts: list[tuple[slice, Rule]] = []
         self.exact = torch.empty(0)
+        start = 0
+        for _, same in itertools.groupby(rules, id):
+            rule, *others = same
+            rows = slice(start, start + size * (1 + len(others)))
+            start = rows.stop
+            if not isinstance(rule, Exact):
+                self.parts.append((rows, rule))
 
     def solve(self, point: Linearisation, v: Tensor, w: Tensor) -> Pair:
         return Exact().solve(point, v, w)
@@ -37,17 +43,6 @@ class ByRows(Rule):
                 continue  # exact from here on, which is there already
             (used[rows],) = rule.pull(_take(point, rows), v[rows], w[rows], wanted)
         return (used,)
-
-
-def merge(parts: Sequence[Part]) -> list[Part]:
-    """Neighbours with the same rule become one part, which is differentiated at once."""
-    merged: list[Part] = []
-    for rows, rule in parts:
-        if merged and merged[-1][1] is rule and merged[-1][0].stop == rows.start:
-            merged[-1] = (slice(merged[-1][0].start, rows.stop), rule)
-        else:
-            merged.append((rows, rule))
-    return merged
 
 
 def _take(point: Linearisation, rows: slice) -> Linearisation:

@@ -12,11 +12,6 @@ from .curves import Curves
 from .panels import PANELS
 
 
-def files(curves: Curves) -> dict[str, bytes]:
-    """The figure by the names of its files."""
-    return {f"figure.{kind}": render(curves, kind) for kind in ("png", "svg")}
-
-
 def picture(curves: Curves, label: str) -> Picture:
     """The figure for the page."""
     alt = f"Learning curves and cosines of {curves.panel} in {label}"

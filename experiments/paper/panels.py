@@ -24,30 +24,18 @@ DEFINITE = 1e-9  # keeps -UU' definite in float64 even if U loses rank on the wa
 
 @dataclass(frozen=True)
 class Panel:
-    """One experiment.
+    """One experiment."""
 
-    Attributes:
-        name, title: for the command line, and for readers.
-        family: ``projection``, ``transport`` or ``eigen``.
-        data: the dimension of the data that the network gets.
-        width: of the network and of its output.
-        layer: makes the optimisation layer.
-        layer_input: network output (batch, width) -> input of the layer.
-        target: draws the targets of one repeat, in float64.
-        loss: (y, target) -> a value for each problem, (..., batch); the loss is its mean over the batch.
-        log_scale: whether the learning curve has a logarithmic axis.
-    """
-
-    name: str
-    title: str
-    family: str
-    data: int
-    width: int
+    name: str  # for the command line
+    title: str  # for readers
+    family: str  # projection, transport or eigen
+    data: int  # the dimension of the data that the network gets
+    width: int  # of the network and of its output
     layer: Callable[[], Layer]
-    layer_input: Callable[[Tensor], Tensor]
-    target: Callable[[torch.Generator], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    log_scale: bool
+    layer_input: Callable[[Tensor], Tensor]  # of the output of the network, (batch, width)
+    target: Callable[[torch.Generator], Tensor]  # draws those of one repeat, in float64
+    loss: Callable[[Tensor, Tensor], Tensor]  # (y, target) -> a value for each problem, (..., batch)
+    log_scale: bool  # has the learning curve a logarithmic axis?
 
 
 # What the network feeds to the layer.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ..shared.arguments import positive
-from ..shared.jobs import Job, Tick
+from ..shared.files import as_json
+from ..shared.jobs import Job, Tick, positive
 from ..shared.rules import NAMES
 from . import figures, store
 from .panels import PANELS, find_panels
@@ -45,7 +44,8 @@ class Plan:
     def run(self, tick: Tick) -> str:
         """Train, and keep the curves with their figure."""
         outcome = train(PANELS[self.panel], self.settings, tick)
-        store.save(self.out, self.settings, outcome, figures.files(outcome.curves))
+        pictures = {f"figure.{kind}": figures.render(outcome.curves, kind) for kind in ("png", "svg")}
+        store.save(self.out, self.settings, outcome, pictures)
         return describe(outcome)
 
     def is_finished(self) -> bool:
@@ -53,10 +53,8 @@ class Plan:
         found = store.settings_of(self.out, self.settings.dtype, self.panel)
         if found is None:
             return False
-        wanted = dataclasses.asdict(self.settings) | {"rules": list(self.settings.rules)}
-        different = [
-            f"{key} {found.get(key)} instead of {value}" for key, value in wanted.items() if found.get(key) != value
-        ]
+        wanted = as_json(self.settings).items()
+        different = [f"{key} {found.get(key)} instead of {value}" for key, value in wanted if found.get(key) != value]
         if different:
             raise RefusalError(
                 f"{self.label} is finished in {self.out} with {', '.join(different)}: "

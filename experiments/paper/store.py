@@ -57,7 +57,8 @@ def save(out: Path, settings: Settings, outcome: Outcome, pictures: Mapping[str,
     for name, content in pictures.items():
         write(place / name, content)
     if outcome.probes:
-        write(place / "probes.csv", csv_text(PROBES, _probe_rows(outcome)))
+        probes = [(i, *dataclasses.astuple(probe)) for i, history in enumerate(outcome.probes) for probe in history]
+        write(place / "probes.csv", csv_text(PROBES, probes))
     measured = outcome.seconds, outcome.cheap_share, outcome.warnings
     finished = Finished(curves, dataclasses.asdict(settings), *measured, machine.now())
     record = {name: getattr(finished, name) for name in KEPT} | {
@@ -119,7 +120,3 @@ def summarise(one: Finished) -> list[list[Any]]:
 
 def _record(place: Path) -> dict[str, Any] | None:
     return read_json(place / "panel.json")
-
-
-def _probe_rows(outcome: Outcome) -> list[tuple[Any, ...]]:
-    return [(repeat, *dataclasses.astuple(probe)) for repeat, history in enumerate(outcome.probes) for probe in history]

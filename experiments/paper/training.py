@@ -15,8 +15,7 @@ from declarative.theory.propositions import cosine
 
 from ..shared.inputs import normal
 from ..shared.jobs import Tick
-from ..shared.rules import NAMES, make_rule
-from ..shared.warning_counts import counted_warnings
+from ..shared.rules import NAMES, counted_warnings, make_rule
 from .by_rows import ByRows
 from .curves import Curves
 from .ensemble import Ensemble, draw_parameters
@@ -39,20 +38,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a panel.
-
-    Attributes:
-        curves: losses and cosines.
-        probes: of the adaptive rule, by repeat.
-        cheap_share: the share of its steps that were cheap; None if it was not run.
-        warnings: the numerical warnings, and how often each came.
-        seconds: how long it took.
-    """
+    """What came of a panel."""
 
     curves: Curves
-    probes: tuple[tuple[Probe, ...], ...]
-    cheap_share: float | None
-    warnings: dict[str, int]
+    probes: tuple[tuple[Probe, ...], ...]  # of the adaptive rule, by repeat
+    cheap_share: float | None  # of its steps; None if it was not run
+    warnings: dict[str, int]  # how often each came
     seconds: float
 
 
@@ -106,7 +97,7 @@ def _draw_one(panel: Panel, seed: int, repeat: int) -> tuple[Tensor, Tensor, lis
 def _descend(
     panel: Panel, start: Start, rules: list[Rule], iterations: int, tick: Tick
 ) -> Tensor:  # (iterations, 4, members): loss, and mean, minimum and positive share of the cosines
-    by_rows = ByRows([(slice(i * BATCH, (i + 1) * BATCH), rule) for i, rule in enumerate(rules)])
+    by_rows = ByRows(rules, BATCH)
     layer = panel.layer().with_gradient(by_rows)
     # Fused: one pass over the stacked parameters, where the plain implementation takes a quarter of all the time.
     optimiser = torch.optim.AdamW(start.network.parameters(), lr=LEARNING_RATE, fused=True)

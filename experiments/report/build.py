@@ -12,10 +12,9 @@ from ..paper.panels import PANELS
 from ..paper.store import Finished
 from ..shared import machine
 from ..shared.files import read_csv, write
-from .applications import SECTIONS, application_section
-from .page import page
+from .applications import DESCRIPTIONS, application_section
+from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
-from .pieces import badge, csv_table, plain_pictures, scrolling, table, warnings_list
 
 TABLES = {"Comparison with independent layers": "compare", "Speed": "bench"}  # what other commands leave
 
@@ -27,7 +26,7 @@ def write_page(out: Path) -> Path:
         ValueError: neither a panel nor an application is finished there.
     """
     double, single = (store.load(out, dtype) for dtype in store.DTYPES)
-    if not double and not single and not any(application.load(out) for application in SECTIONS):
+    if not double and not single and not any(application.load(out) for application in DESCRIPTIONS):
         raise ValueError(f"there are no results in {out} yet: python -m experiments run all --out {out}")
     store.write_tables(out)
     place = out / "index.html"
@@ -45,7 +44,7 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
         overview(verdicts),
         *(panel_section(name, double.get(name), single.get(name), verdicts) for name in panels),
         precision(bool(single)),
-        *(application_section(application, application.load(out)) for application in SECTIONS),
+        *(application_section(application, application.load(out)) for application in DESCRIPTIONS),
         *_theory(out / "theory"),
         *_other_tables(out),
         _reproduce(both),
@@ -71,19 +70,13 @@ def _theory(place: Path) -> list[str]:
 
 
 def _other_tables(out: Path) -> list[str]:
-    """What other commands left: a piece of a page or, without one, tables; and pictures."""
+    """What other commands left: a piece of a page, and pictures."""
     sections = []
     for title, name in TABLES.items():
         piece = out / name / f"{name}.html"
         if piece.exists():
-            content = scrolling(piece.read_text(encoding="utf-8"))
-        else:
-            files = sorted((out / name).glob("*.csv"))
-            content = "".join(
-                f"<h3>{escape(path.stem.replace('_', ' '))}</h3>{csv_table(read_csv(path))}" for path in files
-            )
-        if content:
-            sections.append(f'<section id="{name}"><h2>{title}</h2>{content}{plain_pictures(out / name)}</section>')
+            content = scrolling(piece.read_text(encoding="utf-8")) + plain_pictures(out / name)
+            sections.append(f'<section id="{name}"><h2>{title}</h2>{content}</section>')
     return sections
 
 

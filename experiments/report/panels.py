@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 
 from ..paper import store
-from ..paper.claims import Verdict
+from ..paper.claims import OURS, PAPER, Claim, Verdict
 from ..paper.figures import picture
 from ..paper.panels import BATCH, NARROW, PANELS, WIDE, M
 from ..paper.store import Finished
 from ..paper.training import LEARNING_RATE
 from ..shared.drawing import STYLES
-from .pieces import badge, mark, table, themed
+from .page import badge, mark, table, themed
 
 RULES = {
     "exact": "the derivative of the solution",
@@ -48,12 +48,12 @@ it is the exact direction.</p>
 def overview(verdicts: Sequence[Verdict]) -> str:
     """Every claim with its verdict."""
 
-    def rows(by: str) -> str:
+    def rows(claims: Sequence[Claim]) -> str:
         return "".join(
             f"<tr><td>{badge(one.holds)}</td><td>{escape(one.claim.text)} "
             f'<span class="why">{escape(one.claim.why)}</span>{_parts(one)}</td></tr>'
             for one in verdicts
-            if one.claim.by == by
+            if one.claim in claims
         )
 
     return f"""<section id="claims">
@@ -61,16 +61,16 @@ def overview(verdicts: Sequence[Verdict]) -> str:
 <p>{_count(verdicts)} Every verdict is computed from the data of this run; a claim about several panels must hold on
 each of them. In italics: why one would expect it.</p>
 <h3>The paper's claims, in our words</h3>
-<table class="claims">{rows("paper")}</table>
+<table class="claims">{rows(PAPER)}</table>
 <h3>What we add</h3>
-<table class="claims">{rows("ours")}</table>
+<table class="claims">{rows(OURS)}</table>
 </section>"""
 
 
 def _count(verdicts: Sequence[Verdict]) -> str:
     counts = []
-    for by, whose in (("paper", "the paper's"), ("ours", "our own")):
-        mine = [one.holds for one in verdicts if one.claim.by == by]
+    for claims, whose in ((PAPER, "the paper's"), (OURS, "our own")):
+        mine = [one.holds for one in verdicts if one.claim in claims]
         counts.append(f"{mine.count(True)} of {len(mine)} of {whose} claims hold")
     return f"Here {' and '.join(counts)}."
 

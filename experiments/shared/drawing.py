@@ -50,19 +50,13 @@ DARK = Theme("#17191c", "#e6e6e6", "#3a3d42")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that is yet to be drawn, as PNG.
+    """A figure that is yet to be drawn, as PNG."""
 
-    Attributes:
-        name: of its file.
-        alt: what it shows, for those who cannot see it.
-        caption: what stands below it.
-        draw: (theme, dots per inch) -> the content of the file.
-    """
-
-    name: str
-    alt: str
+    name: str  # of its file
+    alt: str  # what it shows, for those who cannot see it
     caption: str
-    draw: Callable[[Theme, int], bytes]
+    draw: Callable[[Theme, int], bytes]  # of the theme and the dots per inch: the content of the file
+    wide: bool = False  # has it a line of its own?
 
     def render(self, theme: Theme = LIGHT, dpi: int = 150) -> bytes:
         """The content of the file."""
@@ -78,15 +72,8 @@ def on_canvas(
     salt: str = "",
 ) -> bytes:
     """What is drawn into a figure of this size, as the content of a file; the same drawing gives the same file."""
-    options: Any = {
-        "font.size": 11,
-        "svg.hashsalt": salt,
-        "axes.edgecolor": theme.ink,
-        "text.color": theme.ink,
-        "axes.labelcolor": theme.ink,
-        "xtick.color": theme.ink,
-        "ytick.color": theme.ink,
-    }
+    inked = ("axes.edgecolor", "text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+    options: Any = {"font.size": 11, "svg.hashsalt": salt, **dict.fromkeys(inked, theme.ink)}
     with mpl.rc_context(options):
         figure = Figure(figsize=size, layout="constrained", facecolor=theme.paper)
         FigureCanvasAgg(figure)  # no pyplot: nothing global, no display

@@ -55,6 +55,22 @@ def write_items(path: Path, kind: type[Any], items: Iterable[Any]) -> None:
     write(path, csv_text([field.name for field in dataclasses.fields(kind)], map(dataclasses.astuple, items)))
 
 
+def item_table(kind: type[Any], items: Iterable[Any], **titles: str) -> tuple[list[str], list[list[str]]]:
+    """Head and lines for readers, with other titles than the names of the fields where that is said."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    lines = [[_cell(getattr(item, name)) for name in names] for item in items]
+    return [titles.get(name, name.replace("_", " ")) for name in names], lines
+
+
+def _cell(value: object) -> str:
+    """Four digits, or the order of magnitude of a small number; nothing for what was not measured."""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if not isinstance(value, float):
+        return str(value)
+    return "" if value != value else f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows; none if there is no file."""
     if not path.exists():

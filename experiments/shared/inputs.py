@@ -34,6 +34,11 @@ class Draw:
         root = self.normal(size, size)
         return root @ root.mT / size + 0.5 * torch.eye(size, dtype=root.dtype)
 
+    def program(self, m: int, p: int, count: int) -> tuple[Tensor, ...]:
+        """Q, q, A, b, G, h of quadratic programs with p equalities and inequalities that a point satisfies."""
+        Q, q, A, G, inside = (self.definite(m), *(self.normal(*s) for s in ((m,), (p, m), (count, m), (m, 1))))
+        return Q, q, A, (A @ inside).squeeze(-1), G, (G @ inside).squeeze(-1) + self.uniform(count)
+
     def radii(self) -> Tensor:
         """Inside and outside of the unit ball in turn."""
         return torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64).repeat(self.batch)[: self.batch, None]

@@ -28,6 +28,15 @@ SPAWN = multiprocessing.get_context("spawn")  # a fork would inherit the threads
 
 Line: TypeAlias = "Connection[Any, Any]"  # to a worker
 Tick = Callable[[float], None]  # takes the share that is done
+Call = partial[tuple[Any, str]]  # of a tick: what JSON can hold, and a few words; its arguments identify it
+
+
+def positive(text: str) -> int:
+    """A count."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
+    return number
 
 
 class JobError(Exception):
@@ -64,17 +73,12 @@ class Experiment(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """A call whose result is kept in a file until the other pieces of the experiment are there.
-
-    Attributes:
-        place: the directory of the experiment.
-        call: takes a tick, and returns what JSON can hold and a few words. Its arguments identify it.
-    """
+    """A call whose result is kept in a file until the other pieces of the experiment are there: a job."""
 
     label: str
     cost: float
-    place: Path
-    call: partial[tuple[Any, str]]
+    place: Path  # the directory of the experiment
+    call: Call
 
     def run(self, tick: Tick) -> str:
         result, words = self.call(tick)
@@ -139,23 +143,17 @@ def _run_in_processes(jobs: Sequence[Job], count: int, progress: Progress) -> No
             send_next(line)
         while busy:
             for line in cast("list[Line]", wait(list(busy))):  # it returns some of what it is given
-                kind, told = _receive(line, jobs[busy[line]].label)
+                try:
+                    kind, told = line.recv()
+                except EOFError:
+                    kind, told = "failed", "its process has ended."
                 if kind == "tick":
                     progress.tick(busy[line], told)
+                elif kind == "failed":
+                    raise JobError(f"{jobs[busy[line]].label} has failed:\n{told}")
                 else:
                     progress.finish(busy.pop(line), told)
                     send_next(line)
-
-
-def _receive(line: Line, label: str) -> tuple[str, Any]:
-    """What a worker says of the job with this label."""
-    try:
-        kind, told = line.recv()
-    except EOFError:
-        raise JobError(f"the process that was at {label} has ended.") from None
-    if kind == "failed":
-        raise JobError(f"{label} has failed:\n{told}")
-    return kind, told
 
 
 @contextlib.contextmanager
@@ -178,9 +176,9 @@ def _workers(count: int) -> Iterator[list[Line]]:
 
 
 def _serve(line: Line) -> None:
-    """What a worker does, until it is sent nothing."""
+    """What a worker does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
-    with one_thread():
+    with one_thread(), contextlib.suppress(EOFError, BrokenPipeError):  # until nobody listens any more
         while (job := line.recv()) is not None:
             try:
                 line.send(("done", job.run(lambda share: line.send(("tick", share)))))

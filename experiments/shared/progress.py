@@ -13,16 +13,12 @@ REFRESH = 0.1  # seconds between two drawings of the bar
 
 
 class Progress:
-    """How far the jobs are.
-
-    Args:
-        costs: of each job, in whatever unit.
-        stream: where to write; by default standard error.
-    """
+    """How far the jobs are, each of which counts as much as it costs."""
 
     def __init__(self, costs: Sequence[float], stream: TextIO | None = None) -> None:
-        self.stream = sys.stderr if stream is None else stream
+        self.stream = sys.stderr if stream is None else stream  # looked up late: it may be redirected
         self.live = self.stream.isatty()
+        self.clear = "\r\x1b[K" if self.live else ""  # the line that is drawn anew
         self.costs = costs
         self.shares = [0.0] * len(costs)
         self.running: dict[int, str] = {}
@@ -33,7 +29,7 @@ class Progress:
         """A job is begun."""
         self.running[number] = label
         if not self.live:
-            self._say(f"{self._place(number)} {label} ...")
+            self._say(number, " ...")
 
     def tick(self, number: int, share: float) -> None:
         """So much of a job is done."""
@@ -42,8 +38,7 @@ class Progress:
         if self.live and now - self.drawn >= REFRESH:
             self.drawn = now
             line = self.line(now - self.began)[: shutil.get_terminal_size().columns - 1]
-            self.stream.write("\r\x1b[K" + line)
-            self.stream.flush()
+            self._write(self.clear + line)
 
     def line(self, elapsed: float) -> str:
         """The bar of all jobs, how long they will still take, and what is being done."""
@@ -56,19 +51,16 @@ class Progress:
     def finish(self, number: int, words: str) -> None:
         """A job is done: say so on a line that stays."""
         self.shares[number] = 1.0
-        self._say(f"{self._clear()}{self._place(number)} {self.running.pop(number)}: {words}")
+        self._say(number, f": {words}")
+        del self.running[number]
 
     def stop(self) -> None:
         """Leave the line to others, whatever was on it."""
-        self.stream.write(self._clear())
-        self.stream.flush()
+        self._write(self.clear)
 
-    def _place(self, number: int) -> str:
-        return f"[{number + 1}/{len(self.costs)}]"
+    def _say(self, number: int, words: str) -> None:
+        self._write(f"{self.clear}[{number + 1}/{len(self.costs)}] {self.running[number]}{words}\n")
 
-    def _clear(self) -> str:
-        return "\r\x1b[K" if self.live else ""
-
-    def _say(self, line: str) -> None:
-        self.stream.write(line + "\n")
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
         self.stream.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -27,21 +28,13 @@ def draw(estimates: Sequence[Estimate], worst: Sequence[WorstCase]) -> dict[str,
 
 def _draw_worst_case(worst: Sequence[WorstCase], figure: Figure) -> None:
     ax = figure.subplots()
-    condition = [row.condition for row in worst]
-    ax.plot(
-        condition, [row.upper for row in worst], color=VERMILION, ls="--", label="paper's upper bound (1 + cond) / 2"
-    )
-    ax.plot(condition, [row.sharp for row in worst], color=ORANGE, label="sharp upper bound, grows like sqrt(cond)")
-    ax.fill_between(
-        condition,
-        [row.lowest for row in worst],
-        [row.highest for row in worst],
-        color=SKY,
-        alpha=0.5,
-        label="random constraints, closed form",
-    )
-    ax.plot(condition, [row.searched for row in worst], "o", color=BLUE, label="the largest, found by search over w")
-    ax.plot(condition, [row.lower for row in worst], color="black", ls=":", label="lower bound 1")
+    of = {field.name: [getattr(row, field.name) for row in worst] for field in fields(WorstCase)}
+    condition, random = of["condition"], "random constraints, closed form"
+    ax.plot(condition, of["upper"], color=VERMILION, ls="--", label="paper's upper bound (1 + cond) / 2")
+    ax.plot(condition, of["sharp"], color=ORANGE, label="sharp upper bound, grows like sqrt(cond)")
+    ax.fill_between(condition, of["lowest"], of["highest"], color=SKY, alpha=0.5, label=random)
+    ax.plot(condition, of["searched"], "o", color=BLUE, label="the largest, found by search over w")
+    ax.plot(condition, of["lower"], color="black", ls=":", label="lower bound 1")
     ax.set(
         xscale="log", yscale="log", xlabel="condition number of H", ylabel="max over |w| = 1 of w'(aa'H⁻¹ / a'H⁻¹a)w"
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from declarative.table import as_text
 
-from ..shared.files import as_json, write, write_items
+from ..shared.files import as_json, item_table, write, write_items
 from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces
 from . import figures
 from .simulation import CONSTRAINTS, LEVEL, Estimate, WorstCase, simulate
@@ -42,7 +41,10 @@ def finish(args: argparse.Namespace) -> int:
         write(place / f"{name}.png", content)
     discard_pieces(place)
     held = [row.inside for row in estimates] + [row.inside for row in worst]
-    print(_tables(estimates, worst))
+    print("E[g'g_hat] over H^-1 v ~ N(0, I): prediction and Monte-Carlo estimate")
+    print(as_text(*item_table(Estimate, estimates, inside="holds")))
+    print(f"\nProposition 2.2: the worst case over {CONSTRAINTS} random constraints for each condition number")
+    print(as_text(*item_table(WorstCase, worst, inside="holds")))
     print(f"\n{sum(held)} of {len(held)} predictions hold (joint level {LEVEL:.1%}). Tables and plots are in {place}.")
     return int(not all(held))
 
@@ -55,33 +57,3 @@ def work(samples: int, seed: int, tick: Tick) -> tuple[Any, str]:
 
 def _piece(args: argparse.Namespace) -> Piece:
     return Piece("theory", 8.0, args.out / "theory", partial(work, args.samples, args.seed))
-
-
-def _tables(estimates: list[Estimate], worst: list[WorstCase]) -> str:
-    head = ["proposition", "rule", "m", "p", "cond(H_hat)", "multiplier", "predicted", "estimate", "+-", "holds"]
-    rows = [
-        [
-            row.proposition,
-            row.rule,
-            *(str(x) for x in (row.m, row.p)),
-            f"{row.condition:g}",
-            "" if math.isnan(row.multiplier) else f"{row.multiplier:.2f}",
-            *(f"{x:.3f}" for x in (row.predicted, row.mean, row.half_width)),
-            "yes" if row.inside else "NO",
-        ]
-        for row in estimates
-    ]
-    bounds = ["cond(H)", "lower bound", "smallest", "largest", "search", "sharp bound", "paper's bound", "holds"]
-    lines = [
-        [f"{x:.4g}" for x in (row.condition, row.lower, row.lowest, row.highest, row.searched, row.sharp, row.upper)]
-        + ["yes" if row.inside else "NO"]
-        for row in worst
-    ]
-    return "\n".join(
-        [
-            "E[g'g_hat] over H^-1 v ~ N(0, I): prediction and Monte-Carlo estimate",
-            as_text(head, rows),
-            f"\nProposition 2.2: the worst case over {CONSTRAINTS} random constraints for each condition number",
-            as_text(bounds, lines),
-        ]
-    )

@@ -83,8 +83,8 @@ def simulate(samples: int, seed: int, tick: Tick) -> tuple[list[Estimate], list[
     worst = [measure_worst_case(condition, generator) for condition in CONDITIONS]
     estimates: list[Estimate] = []
     count = 3 * (len(LINEAR) + len(CURVED)) + 2 * (len(MULTIPLIERS) + len(MIRRORED))
-    for one in chain(simulate_linear(samples, generator), simulate_normalised(samples, generator)):
-        estimates.append(one)
+    for case in chain(linear_cases(generator), normalised_cases(generator)):
+        estimates.append(estimate(*case, samples, generator))
         tick(len(estimates) / count)
     return judge(estimates), worst
 
@@ -127,19 +127,16 @@ class Posed:
         return (g * g_hat).sum(-1)
 
 
+Case = tuple[Posed, str, str, float]  # with the proposition, the rule, and the condition number of H_hat
+
+
 def estimate(
-    posed: Posed,
-    proposition: str,
-    rule: str,
-    condition: float,
-    samples: int,
-    generator: torch.Generator,
-    note: str = "",
+    posed: Posed, proposition: str, rule: str, condition: float, samples: int, generator: torch.Generator
 ) -> Estimate:
     """Simulate one expectation, and predict it from the derivatives of the node."""
     d = posed.derivatives
     shift = torch.diagonal(d.H_hat - d.H, dim1=-2, dim2=-1).mean(-1)
-    normalised = proposition in ("2.5", "2.6", NORMALISED)
+    normalised = proposition.startswith(("2.5", "2.6", NORMALISED))
     if rule == "curvature":
         predicted = expected_curvature(d.H, d.A)
     elif normalised:
@@ -148,7 +145,7 @@ def estimate(
         predicted = expected_linear(d.H, d.A)
     values = posed.products(rule, samples, generator)
     return Estimate(
-        proposition=proposition + note,
+        proposition=proposition,
         rule=rule,
         m=d.H.shape[-1],
         p=d.A.shape[-2],
@@ -161,10 +158,7 @@ def estimate(
     )
 
 
-# The simulations.
-
-
-def simulate_linear(samples: int, generator: torch.Generator) -> Iterator[Estimate]:
+def linear_cases(generator: torch.Generator) -> Iterator[Case]:
     """m - p for linear constraints (2.3, 2.4), and for curved ones if their curvature is kept (the extension)."""
     for table, curved in ((LINEAR, False), (CURVED, True)):
         for m, p in table:
@@ -178,11 +172,10 @@ def simulate_linear(samples: int, generator: torch.Generator) -> Iterator[Estima
                     slope=normal(generator, p, m),
                 )
                 name = "extension" if curved else ("2.3" if p == 1 else "2.4")
-                rule = "curvature" if curved else "unconstrained"
-                yield estimate(posed, name, rule, condition, samples, generator)
+                yield posed, name, "curvature" if curved else "unconstrained", condition
 
 
-def simulate_normalised(samples: int, generator: torch.Generator, m: int = 6) -> Iterator[Estimate]:
+def normalised_cases(generator: torch.Generator, m: int = 6) -> Iterator[Case]:
     """Under ||u|| = 1 the expectation changes its sign with the multiplier, unless the curvature is kept."""
     y = torch.nn.functional.normalize(normal(generator, m), dim=0)
     hessian_hat = _definite(generator, m, *SPECTRUM)
@@ -194,8 +187,8 @@ def simulate_normalised(samples: int, generator: torch.Generator, m: int = 6) ->
             posed = Posed.at(y, shift, sign * hessian_hat, identity, torch.zeros(1, m, dtype=torch.float64))
             name = "2.6" if normalised_case(sign * hessian_hat, shift[0]) else "2.5"
             mirrored = "" if sign > 0 else ", H_hat < 0"
-            yield estimate(posed, name, "unconstrained", condition, samples, generator, mirrored)
-            yield estimate(posed, NORMALISED, "curvature", condition, samples, generator, mirrored)
+            yield posed, name + mirrored, "unconstrained", condition
+            yield posed, NORMALISED + mirrored, "curvature", condition
 
 
 def measure_worst_case(condition: float, generator: torch.Generator, m: int = 5) -> WorstCase:
@@ -209,16 +202,8 @@ def measure_worst_case(condition: float, generator: torch.Generator, m: int = 5)
     hardest = int(values.argmax())
     searched = search_worst_case(hessian[hardest], a[hardest], generator)
     found = abs(searched - values[hardest].item()) < 1e-4 * values[hardest].item()
-    return WorstCase(
-        condition=condition,
-        lowest=values.min().item(),
-        highest=values.max().item(),
-        searched=searched,
-        lower=1.0,
-        upper=upper[0].item(),
-        sharp=sharp[0].item(),
-        inside=bool(within.all()) and found,
-    )
+    lowest, highest, most, sharpest = (float(x) for x in (values.min(), values.max(), upper[0], sharp[0]))
+    return WorstCase(condition, lowest, highest, searched, 1.0, most, sharpest, bool(within.all()) and found)
 
 
 def search_worst_case(hessian: Tensor, a: Tensor, generator: torch.Generator) -> float:
@@ -244,9 +229,6 @@ def judge(estimates: list[Estimate]) -> list[Estimate]:
         inside = abs(row.mean - row.predicted) <= half and row.case * row.mean >= 0
         judged.append(dataclasses.replace(row, half_width=half, inside=inside))
     return judged
-
-
-# Random matrices.
 
 
 def _symmetric(generator: torch.Generator, *shape: int) -> Tensor:

@@ -1,28 +1,34 @@
-"""What came of the allocation of treatment, in words and a table; every sentence is computed from the record."""
+"""What came of the allocation of treatment, in words, a table and a picture; every sentence is computed."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from statistics import stdev
 from typing import Any
 
-from declarative.table import as_text
+from matplotlib.figure import Figure
 
-from ..words import consistency, mean, spread
+from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ..application import Record
+from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
 from .training import MORE, RULES, SAME, TWO_STAGE
 
 METHODS = (SAME, TWO_STAGE, *RULES, MORE)
-HEAD = (
-    *("method", "regret", "of the best worth", "R² of predictions", "seconds", "in the layer"),
+HEAD: tuple[str, ...] = (
+    "method",
+    "regret",
+    "of the best worth",
+    "R² of predictions",
+    "seconds",
+    "in the layer",
     "cheap steps",
 )
-
-Record = dict[str, Any]
 
 
 def values(record: Record, method: str, name: str) -> list[Any]:
     """What every seed has under this name."""
-    return [one[name] for one in sorted(record["runs"], key=lambda one: one["seed"]) if one["method"] == method]
+    return [one[name] for one in by_seed(record["runs"], method=method)]
 
 
 def rows(record: Record) -> list[list[str]]:
@@ -30,7 +36,6 @@ def rows(record: Record) -> list[list[str]]:
     lines = []
     for method in METHODS:
         regret, best = values(record, method, "regret"), values(record, method, "best")
-        in_layer = [values(record, method, name) for name in ("layer_forward", "layer_backward")]
         lines.append(
             [
                 method,
@@ -38,7 +43,7 @@ def rows(record: Record) -> list[list[str]]:
                 f"{mean(regret) / mean(best):.1%}",
                 spread(values(record, method, "explained"), ".2f"),
                 f"{mean(values(record, method, 'seconds')):.1f}",
-                " + ".join(f"{mean(times):.1f}" for times in in_layer) if method in RULES else "",
+                in_layer(by_seed(record["runs"], method=method)) if method in RULES else "",
                 f"{mean(values(record, method, 'cheap_share')):.0%}" if method == "adaptive" else "",
             ]
         )
@@ -47,20 +52,17 @@ def rows(record: Record) -> list[list[str]]:
 
 def sentences(record: Record) -> list[str]:
     """What the numbers say."""
-    forward, backward, total = (
-        mean(values(record, "exact", name)) for name in ("layer_forward", "layer_backward", "seconds")
-    )
-    slower = total / mean(values(record, TWO_STAGE, "seconds"))
+    total, simple = (mean(values(record, method, "seconds")) for method in ("exact", TWO_STAGE))
+    cheap = mean(values(record, "adaptive", "cheap_share"))
     return [
         verdict(record),
         *(compare(record, rule, TWO_STAGE) for rule in RULES),
         *(compare(record, rule, "exact") for rule in RULES if rule != "exact"),
         compare(record, MORE, TWO_STAGE),
-        f"Decision-focused training with the exact rule takes {total:.1f} s, {slower:.0f} times as long as two-stage "
-        "training, the choice on validation patients included for both.",
-        f"With the exact rule the layer's backward pass takes {backward / total:.0%} of the time and its solver "
-        f"{forward / total:.0%}: the former is the most that a cheaper gradient can save of a step.",
-        adaptive(record),
+        f"Decision-focused training with the exact rule takes {total:.1f} s, {total / simple:.0f} times as long as "
+        "two-stage training, the choice on validation patients included for both.",
+        most_that_can_be_saved(by_seed(record["runs"], method="exact")).capitalize(),
+        f"The adaptive rule used the cheap gradient in {cheap:.0%} of its steps.",
     ]
 
 
@@ -93,12 +95,42 @@ def compare(record: Record, method: str, other: str) -> str:
     return f"{start}; the mean difference, {-mean(gains):+.3f}, is {clear} two standard errors ({error:.3f} each)."
 
 
-def adaptive(record: Record) -> str:
-    """How much of the training the adaptive rule found the cheap gradient good for."""
-    share = mean(values(record, "adaptive", "cheap_share"))
-    return f"The adaptive rule used the cheap gradient in {share:.0%} of its steps."
+def pictures(record: Record) -> list[Picture]:
+    """Regret by method and in training."""
+    alt = "Regret on test groups by method, and on validation groups in training"
+    caption = (
+        "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
+    )
+    return [Picture("regret", alt, caption, partial(regret_figure, record), wide=True)]
 
 
-def text(record: Record) -> str:
-    """Table and sentences for a terminal."""
-    return "\n".join([as_text(HEAD, rows(record)), "", *sentences(record)])
+def regret_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+    """Regret on test groups, seed by seed, and the course of training on validation groups."""
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        _draw_seeds(left, {method: values(record, method, "regret") for method in METHODS}, theme)
+        for rule in RULES:
+            curves = values(record, rule, "curve")
+            draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
+        right.set_xlabel("training step")
+        right.set_ylabel("regret on validation groups")
+        legend(right)
+        for ax in (left, right):
+            plain(ax, theme)
+
+    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+
+
+def _draw_seeds(ax: Any, regrets: dict[str, list[float]], theme: Theme) -> None:
+    """A dot for each seed, a bar for the mean, and a line from method to method for each seed."""
+    for line in zip(*regrets.values(), strict=True):
+        ax.plot(range(len(line)), line, color=theme.grid, linewidth=0.8, zorder=1)
+    for i, (name, mine) in enumerate(regrets.items()):
+        colour = STYLES[name].colour if name in STYLES else theme.ink
+        ax.plot([i] * len(mine), mine, "o", color=colour, markersize=4, alpha=0.7, zorder=2)
+        ax.plot([i - 0.3, i + 0.3], [mean(mine)] * 2, color=colour, linewidth=3, zorder=3)
+    names = [name.replace(", ", ",\n") for name in regrets]
+    ax.set_xticks(range(len(regrets)), names, rotation=30, ha="right", fontsize=9.5)
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("regret on test groups")

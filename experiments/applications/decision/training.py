@@ -11,16 +11,15 @@ once, at the end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...shared.jobs import Tick
-from ...shared.rules import cheap_share, make_rule
-from ...shared.warning_counts import counted_warnings
-from ..clock import Clock
+from ...shared.rules import cheap_share, counted_warnings, make_rule
+from ..course import Clock, Course
 from ..sampling import draw_groups, split
 from .data import BEFORE_BLOOD_TEST, GROUP, SPLIT, Allocation, Groups, Patients, load_patients, standardised
 
@@ -52,7 +51,8 @@ def train_seed(settings: Settings, seed: int, tick: Tick) -> tuple[dict[str, Any
     """Every method on one seed."""
     with counted_warnings() as warned:
         task, more = (Task.make(load_patients(names), seed, settings) for names in (BEFORE_BLOOD_TEST, None))
-        runs = [same_for_all(task), two_stage(task, TWO_STAGE), two_stage(more, MORE), *decision_focused(task, tick)]
+        without = task.result(SAME, constant_model(task), Clock())
+        runs = [without, two_stage(task, TWO_STAGE), two_stage(more, MORE), *decision_focused(task, tick)]
     words = "regret " + ", ".join(f"{one['method']} {one['regret']:.3f}" for one in runs)
     return {"runs": runs, "warnings": warned}, words
 
@@ -96,9 +96,7 @@ class Task:
             "best": self.groups["test"].best.mean().item(),
             "validation_regret": self.regret(model, "validation"),
             "explained": 1 - (error / test.progression.var(correction=0)).item(),
-            "seconds": clock.total,
-            "layer_forward": clock.forward,
-            "layer_backward": clock.backward,
+            **clock.record(),
             "cheap_share": None,
             "curve": None,
             **more,
@@ -115,11 +113,6 @@ def constant_model(task: Task) -> Tensor:
     model = torch.zeros(1 + task.patients.features.shape[-1], dtype=torch.float64)
     model[0] = task.patients.progression[task.pools["train"]].mean()
     return model
-
-
-def same_for_all(task: Task) -> dict[str, Any]:
-    """What the allocation costs without any model."""
-    return task.result(SAME, constant_model(task), Clock())
 
 
 def two_stage(task: Task, name: str) -> dict[str, Any]:
@@ -152,55 +145,40 @@ def decision_focused(task: Task, tick: Tick) -> list[dict[str, Any]]:
     return [best_of(learners) for learners in candidates.values()]
 
 
-@dataclass
 class Learner:
     """A linear model in training through the quadratic program."""
 
-    rule: str
-    learning_rate: float
-    task: Task
-    clock: Clock = field(default_factory=Clock)
-    curve: dict[str, list[float]] = field(
-        default_factory=lambda: {name: [] for name in ("step", "seconds", "loss", "validation_regret")}
-    )
-
-    def __post_init__(self) -> None:
-        self.model = constant_model(self.task).requires_grad_()
-        self.optimiser = torch.optim.Adam([self.model], lr=self.learning_rate)
-        self.gradient = make_rule(self.rule)
-        self.generator = torch.Generator().manual_seed(self.task.seed + 1)
-        self.kept, self.least, self.steps = self.model.detach().clone(), math.inf, 0
+    def __init__(self, rule: str, learning_rate: float, task: Task) -> None:
+        self.rule, self.task = rule, task
+        self.model = constant_model(task).requires_grad_()
+        self.course = Course([self.model], learning_rate, ("validation_regret",))
+        self.gradient = make_rule(rule)
+        self.generator = torch.Generator().manual_seed(task.seed + 1)
+        self.kept, self.least = self.model.detach().clone(), math.inf
 
     def advance(self, steps: int) -> None:
         """Train for some steps, look at the validation groups, and keep the model if it is the best so far."""
-        with self.clock.running():
-            for _ in range(steps):
-                loss = self._step()
-            regret = self.task.regret(self.model, "validation")
-        self.steps += steps
-        if regret < self.least:
-            self.kept, self.least = self.model.detach().clone(), regret
-        for name, value in zip(self.curve, (self.steps, self.clock.total, loss.item(), regret), strict=True):
-            self.curve[name].append(value)
+        self.course.advance(steps, self._loss, self._look)
 
-    def _step(self) -> Tensor:
+    def _loss(self) -> Tensor:
         groups = self.task.groups["train"]
-        chosen = torch.randint(len(groups.best), (self.task.settings.batch,), generator=self.generator)
-        groups = groups[chosen]
+        groups = groups[torch.randint(len(groups.best), (self.task.settings.batch,), generator=self.generator)]
         allocate = Allocation(groups.patients.weights)
         predicted = predict(self.model, groups.patients.features)
-        shares = self.clock(lambda x: allocate(x, self.gradient), predicted)
-        loss = groups.regret(shares).mean()
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
-        return loss.detach()
+        return groups.regret(self.course.clock(lambda x: allocate(x, self.gradient), predicted)).mean()
+
+    def _look(self) -> tuple[float]:
+        with self.course.clock.running():  # the choice of a model is a part of its training
+            regret = self.task.regret(self.model, "validation")
+        if regret < self.least:
+            self.kept, self.least = self.model.detach().clone(), regret
+        return (regret,)
 
 
 def best_of(learners: list[Learner]) -> dict[str, Any]:
     """The result of the learner with the least regret on validation groups; the time of all of them counts."""
     best = min(learners, key=lambda learner: learner.least)
-    clock = Clock(
-        *(sum(getattr(learner.clock, name) for learner in learners) for name in ("forward", "backward", "total"))
-    )
-    return best.task.result(best.rule, best.kept, clock, cheap_share=cheap_share(best.gradient), curve=best.curve)
+    clocks = [learner.course.clock for learner in learners]
+    clock = Clock(*(sum(getattr(one, name) for one in clocks) for name in ("forward", "backward", "total")))
+    more = {"cheap_share": cheap_share(best.gradient), "curve": best.course.curve}
+    return best.task.result(best.rule, best.kept, clock, **more)

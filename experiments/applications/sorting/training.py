@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,9 +23,8 @@ from declarative import Rule
 from problems import OptimalTransport
 
 from ...shared.jobs import Tick
-from ...shared.rules import cheap_share, make_rule
-from ...shared.warning_counts import counted_warnings
-from ..clock import Clock
+from ...shared.rules import cheap_share, counted_warnings, make_rule
+from ..course import Course
 from ..sampling import draw_groups, split
 from .data import SPLIT, Digits, accuracies, load_digits, target_plan
 
@@ -65,7 +64,7 @@ def train_seed(settings: Settings, n: int, centred: bool, seed: int, tick: Tick)
         learners = train(task, (*RULES, ONCE) if first else RULES, tick)
         runs = [learner.result() for learner in learners.values()]
     cases = [{"n": n, "centred": centred, **first_seed(task, learners)}] if first else []
-    words = ", ".join(f"{rule} {one.curve['whole'][-1]:.1%}" for rule, one in learners.items())
+    words = ", ".join(f"{rule} {one.course.curve['whole'][-1]:.1%}" for rule, one in learners.items())
     return {"runs": runs, "cases": cases, "warnings": warned}, words
 
 
@@ -141,46 +140,27 @@ def unrolled_transport(costs: Tensor, gamma: float, iterations: int) -> Tensor:
     return (kernel + rows.unsqueeze(-1) + columns.unsqueeze(-2)).exp()
 
 
-@dataclass
 class Learner:
     """One network in training with one rule."""
 
-    rule: str
-    task: Task
-    clock: Clock = field(default_factory=Clock)
-    curve: dict[str, list[float]] = field(
-        default_factory=lambda: {name: [] for name in ("step", "seconds", "loss", "whole", "places")}
-    )
-
-    def __post_init__(self) -> None:
-        settings = self.task.settings
-        self.network = make_network(self.task.seed)
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate)
-        self.generator = torch.Generator().manual_seed(self.task.seed + 1)  # of the training sequences
-        self.gradient = None if self.rule == UNROLLED else make_rule(self.rule)
-        self.layer = make_layer(self.gradient, self.task)
-        self.steps = 0
+    def __init__(self, rule: str, task: Task) -> None:
+        self.rule, self.task = rule, task
+        self.network = make_network(task.seed)
+        self.course = Course(list(self.network.parameters()), task.settings.learning_rate, ("whole", "places"))
+        self.generator = torch.Generator().manual_seed(task.seed + 1)  # of the training sequences
+        self.gradient = None if rule == UNROLLED else make_rule(rule)
+        self.layer = make_layer(self.gradient, task)
 
     def advance(self, steps: int) -> None:
         """Train for some steps, and look at the test sequences."""
-        with self.clock.running():
-            for _ in range(steps):
-                loss = self._step()
-        self.steps += steps
-        values = (self.steps, self.clock.total, loss.item(), *self.accuracies("test"))
-        for name, value in zip(self.curve, values, strict=True):
-            self.curve[name].append(value)
+        self.course.advance(steps, self._loss, lambda: self.accuracies("test"))
 
-    def _step(self) -> Tensor:
+    def _loss(self) -> Tensor:
         task = self.task
         sequences = draw_groups(task.pools["train"], task.settings.batch, task.n, self.generator)
         scores = self.network(task.digits.images[sequences].flatten(0, 1).unsqueeze(1)).view(sequences.shape)
-        plan = self.clock(self.layer, rank_costs(scores, task.centred))
-        loss = task.n * (plan - target_plan(task.digits.labels[sequences])).square().sum((-2, -1)).mean()
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
-        return loss.detach()
+        plan = self.course.clock(self.layer, rank_costs(scores, task.centred))
+        return task.n * (plan - target_plan(task.digits.labels[sequences])).square().sum((-2, -1)).mean()
 
     def scores(self, images: Tensor) -> Tensor:
         """The scores of images by their numbers, of any shape."""
@@ -207,11 +187,9 @@ class Learner:
             "rule": self.rule,
             "seed": self.task.seed,
             "validation_whole": self.accuracies("validation")[0],
-            "seconds": self.clock.total,
-            "layer_forward": self.clock.forward,
-            "layer_backward": self.clock.backward,
+            **self.course.clock.record(),
             "cheap_share": cheap_share(self.gradient),
-            "curve": self.curve,
+            "curve": self.course.curve,
         }
 
 
