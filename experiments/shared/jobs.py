@@ -133,7 +133,8 @@ def _run_in_processes(jobs: Sequence[Job], count: int, progress: Progress) -> No
 
     def send_next(line: Line) -> None:
         number, job = next(waiting, (None, None))
-        line.send(job)
+        with contextlib.suppress(BrokenPipeError):  # if nobody listens, nothing will be answered
+            line.send(job)
         if number is not None and job is not None:
             busy[line] = number
             progress.start(number, job.label)
@@ -145,7 +146,7 @@ def _run_in_processes(jobs: Sequence[Job], count: int, progress: Progress) -> No
             for line in cast("list[Line]", wait(list(busy))):  # it returns some of what it is given
                 try:
                     kind, told = line.recv()
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     kind, told = "failed", "its process has ended."
                 if kind == "tick":
                     progress.tick(busy[line], told)

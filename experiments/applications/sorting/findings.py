@@ -30,7 +30,7 @@ HEAD: tuple[str, ...] = (
     "cheap steps",
 )
 SHOWN = ("exact", "unconstrained")  # the rules whose sorted sequences are shown
-SIDE, GAP = 8, 3  # pixels of a digit, and between two
+SIDE, GAP, LABEL = 8, 3, 31  # pixels of a digit, between two, and for the names of the lines
 
 
 @dataclass(frozen=True)
@@ -201,15 +201,13 @@ def sorted_sequences(example: Record, theme: Theme, dpi: int) -> bytes:
     def draw(figure: Figure) -> None:
         for k, (ax,) in enumerate(figure.subplots(count, 1, squeeze=False)):
             orders = [np.arange(n), *(np.argsort(example["scores"][rule][k], kind="stable") for rule in SHOWN)]
-            for line, order in enumerate(orders):
+            for line, (name, order) in enumerate(zip(("as given", *SHOWN), orders, strict=True)):
+                ax.text(-GAP, line * (SIDE + GAP) + SIDE / 2, name, ha="right", va="center", fontsize=9.5)
                 wrong = labels[k][order] != np.sort(labels[k]) if line else np.zeros(n, bool)
                 for column, (item, bad) in enumerate(zip(order, wrong, strict=True)):
                     _draw_digit(ax, images[k, item], line, column, bad)
-            ax.set(xlim=(-1, n * (SIDE + GAP)), ylim=(lines * (SIDE + GAP), -1), aspect="equal", facecolor=theme.paper)
-            ax.set_yticks([line * (SIDE + GAP) + SIDE / 2 for line in range(lines)], ["as given", *SHOWN])
-            ax.tick_params(length=0, labelsize=9.5)
-            ax.set_xticks([])
-            ax.spines[:].set_visible(False)
+            ax.set(xlim=(-LABEL, n * (SIDE + GAP)), ylim=(lines * (SIDE + GAP), -1), aspect="equal")
+            ax.set_axis_off()
 
     return on_canvas(draw, (1.4 + 0.5 * n, 0.58 * lines * count), "png", theme, dpi)
 
