@@ -7,12 +7,7 @@ READY := $(VENV)/.installed
 .PHONY: run test lint bench docs soak clean
 
 run: $(READY)
-	$(BIN)/python -m experiments run all --dtype both
-	$(BIN)/python -m experiments sorting
-	$(BIN)/python -m experiments decision
-	$(BIN)/python -m experiments theory
-	$(BIN)/python -m experiments compare
-	$(BIN)/python -m experiments report
+	$(BIN)/python -m experiments all
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
-import torch
-
-from .applications import common as applications
+from .applications import distributed
+from .applications.decision import DECISION
+from .applications.sorting import SORTING
+from .bench import run as bench
+from .compare import run as compare
+from .paper import run as paper
 from .paper import store
-from .paper.panels import PANELS, find_panels
-from .paper.rules import NAMES
-from .paper.run import Plan, RefusalError, run_panels
-from .paper.training import Settings
-from .report import build as report
-from .theory import simulation as theory
+from .paper.panels import PANELS
+from .report.build import write_page
+from .shared.jobs import Experiment, JobError, positive, run_jobs
+from .shared.machine import cores
+from .theory import run as theory
 
-OPTIONAL = {
-    "sorting": "learn to sort handwritten digits with every gradient rule",
-    "decision": "learn to allocate treatment, through the decision or in two stages",
-    "compare": "check the layers against independent ones",
-    "bench": "measure the speed",
-    "distributed": "train on two processes, and compare the gradients with those of one",
+EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
+    "run": (paper, "train the panels with every gradient rule"),
+    "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
+    "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
+    "theory": (theory, "the paper's propositions against simulation"),
+    "compare": (compare, "check the layers against independent ones"),
 }
+ALL = ("run all --dtype both", "sorting", "decision", "theory", "compare")
+QUICK = ("--repeats 1 --iterations 3", "--quick", "--quick", "--samples 1000", "--sizes 2 --batch 2 --seconds 0")
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -37,15 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(words)
     try:
         code: int = args.command(args)
-    except (RefusalError, ValueError) as refusal:
+    except (paper.RefusalError, JobError, ValueError) as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         again = shlex.join(word for word in words if word != "--force")
-        print(
-            f"\nInterrupted. What is finished is kept; continue with\n    python -m experiments {again}",
-            file=sys.stderr,
-        )
+        print("\nInterrupted. What is finished is kept; continue with", file=sys.stderr)
+        print(f"    python -m experiments {again}", file=sys.stderr)
         return INTERRUPTED
     return code
 
@@ -57,101 +57,59 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    def add(name: str, help: str) -> argparse.ArgumentParser:
-        # "resolve": a module that brings its own --out may.
-        sub = commands.add_parser(name, help=help, description=help, conflict_handler="resolve")
+    def add(name: str, help: str, jobs: bool = False) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
         sub.add_argument("--out", type=Path, default=Path("results"), help="directory of the results (%(default)s)")
+        if jobs:
+            sub.add_argument("--workers", type=positive, default=cores(), help="processes side by side (%(default)s)")
+            sub.add_argument("--force", action="store_true", help="redo what is finished")
         return sub
 
-    add("list", "panels and applications, and which are finished").set_defaults(command=list_panels)
-    _add_run(add("run", "train the panels with every gradient rule"))
-    sub = add("theory", "the paper's propositions against simulation")
-    theory.add_arguments(sub)
-    sub.set_defaults(command=lambda args: theory.run(args.out / "theory", args.samples, args.seed))
-    for name, help in OPTIONAL.items():
-        _add_optional(add(name, help), name)
+    add("list", "panels and applications, and which are finished").set_defaults(command=list_finished)
+    sub = add("all", "every experiment over all cores, and the report", jobs=True)
+    sub.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    sub.set_defaults(command=run_all)
+    for name, (experiment, help) in EXPERIMENTS.items():
+        sub = add(name, help, jobs=True)
+        experiment.add_arguments(sub)
+        sub.set_defaults(command=lambda args: run_together([args]), experiment=experiment)
+    for name, module, help in (
+        ("bench", bench, "measure the speed"),
+        ("distributed", distributed, "train on two processes, and compare the gradients with those of one"),
+    ):
+        sub = add(name, help)
+        module.add_arguments(sub)
+        sub.set_defaults(command=module.run)
     add("report", "write the page about all results").set_defaults(command=write_report)
     return parser
 
 
-def list_panels(args: argparse.Namespace) -> int:
+def list_finished(args: argparse.Namespace) -> int:
     """Print the panels and the applications."""
     for name, panel in PANELS.items():
         done = [dtype for dtype in store.DTYPES if store.settings_of(args.out, dtype, name)]
         print(f"{name:<18} {panel.title}{' - finished in ' + ' and '.join(done) if done else ''}")
-    for name, title in applications.TITLES.items():
-        print(f"{name:<18} {title}{' - finished' if applications.load(args.out, name) else ''}")
+    for application in (SORTING, DECISION):
+        print(f"{application.name:<18} {application.title}{' - finished' if application.load(args.out) else ''}")
     return 0
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train panels."""
-    panels = find_panels(args.names)
-    _check_device(args.device)
-    rules = tuple(dict.fromkeys(args.rules))
-    torch.set_num_threads(args.threads)
-    plans = [
-        Plan(panel, Settings(args.repeats, args.iterations, args.seed, rules, dtype, args.device))
-        for dtype in (store.DTYPES if args.dtype == "both" else (args.dtype,))
-        for panel in panels
-    ]
-    run_panels(plans, args.out, force=args.force)
-    print(f"Results are in {args.out}; 'python -m experiments report' makes a page of them.")
-    return 0
+def run_all(args: argparse.Namespace) -> int:
+    """Every experiment as if by its own command, but all of their jobs side by side; then the report."""
+    common = ["--out", str(args.out), "--workers", str(args.workers), *(["--force"] if args.force else [])]
+    lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in zip(ALL, QUICK, strict=True)]
+    code = run_together([build_parser().parse_args(line + common) for line in lines])
+    return write_report(args) or code
+
+
+def run_together(commands: Sequence[argparse.Namespace]) -> int:
+    """Do the jobs of several experiments, then finish one after the other; the highest exit code."""
+    run_jobs([job for args in commands for job in args.experiment.jobs(args)], commands[0].workers)
+    codes: list[int] = [args.experiment.finish(args) for args in commands]
+    return max(codes)
 
 
 def write_report(args: argparse.Namespace) -> int:
     """Write the page."""
-    print(f"The report is {report.write(args.out).resolve().as_uri()}")
+    print(f"The report is {write_page(args.out).resolve().as_uri()}")
     return 0
-
-
-def _add_run(sub: argparse.ArgumentParser) -> None:
-    defaults = Settings()
-    sub.add_argument("names", nargs="+", metavar="NAME", help=f"all, or some of: {', '.join(PANELS)}")
-    sub.add_argument("--repeats", type=_positive, default=defaults.repeats, help="with fresh data (%(default)s)")
-    sub.add_argument("--iterations", type=_positive, default=defaults.iterations, help="of training (%(default)s)")
-    sub.add_argument("--seed", type=int, default=defaults.seed, help="of data and initial weights (%(default)s)")
-    sub.add_argument("--rules", nargs="+", choices=NAMES, default=list(defaults.rules), help="to compare (all)")
-    sub.add_argument("--dtype", choices=(*store.DTYPES, "both"), default=defaults.dtype, help="precision (%(default)s)")
-    sub.add_argument("--device", default=defaults.device, help="as torch names it (%(default)s)")
-    sub.add_argument("--threads", type=_positive, default=1, help="of torch; its matrices are small (%(default)s)")
-    sub.add_argument("--force", action="store_true", help="redo panels that are finished")
-    sub.set_defaults(command=run)
-
-
-def _add_optional(sub: argparse.ArgumentParser, name: str) -> None:
-    module = _module(name)
-    if module is None:
-        sub.set_defaults(command=lambda _: _unavailable(name))
-        return
-    module.add_arguments(sub)
-    sub.set_defaults(command=module.run)
-
-
-def _module(name: str) -> ModuleType | None:
-    """A part of the experiments that may not be installed; an error inside of it is not hidden."""
-    full = f"{__package__}.{name}"
-    if importlib.util.find_spec(full) is None:
-        return None
-    return importlib.import_module(full)
-
-
-def _unavailable(name: str) -> int:
-    print(f"'{name}' is not available in this installation.", file=sys.stderr)
-    return 2
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as problem:  # torch raises either
-        reason = str(problem).splitlines()[0]
-        raise ValueError(f"--device {name} cannot be used: {reason}") from problem
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
-    return number

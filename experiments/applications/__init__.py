@@ -1,1 +1,1 @@
-"""What the layers are good for: sorting, deciding, several processes."""
+"""What the layers are good for, learned from data: sorting, deciding; and training on several processes."""

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,9 @@ from torch import Tensor, nn
 from declarative import DeclarativeNode
 from declarative.table import as_text
 from problems import OptimalTransport
+
+from ..shared.inputs import normal
+from ..shared.jobs import positive
 
 PROCESSES = 2
 BATCH = 8  # over all processes
@@ -51,13 +53,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"generic node": _generic, "optimal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--steps", type=int, default=5, help="of training (%(default)s)")
+    parser.add_argument("--steps", type=positive, default=5, help="of training (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Train in one process and in two, print how far the gradients are apart, and return the exit code."""
-    if args.steps < 1:
-        raise ValueError(f"--steps must be at least 1, but is {args.steps}.")
     if not torch.distributed.is_available():
         print("This installation of torch cannot start several processes.", file=sys.stderr)
         return 2
@@ -86,7 +86,7 @@ def train(
     generator = torch.Generator().manual_seed(1)
     record = []
     for _ in range(steps):
-        x = torch.randn(BATCH, 3, generator=generator, dtype=torch.float64)[rank::size]
+        x = normal(generator, BATCH, 3)[rank::size]
         optimiser.zero_grad()
         y = wrapped(x)
         target = torch.linspace(0, 1, y[0].numel(), dtype=y.dtype).view(y.shape[1:])
@@ -122,9 +122,7 @@ def _work(steps: int, path: Path) -> None:
     torch.distributed.init_process_group("gloo")
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     try:
-        records: dict[str, Any] = {
-            name: train(name, steps, rank, size, nn.parallel.DistributedDataParallel) for name in MODELS
-        }
+        records = {name: train(name, steps, rank, size, nn.parallel.DistributedDataParallel) for name in MODELS}
         if rank == 0:
             torch.save(records, path)
     finally:

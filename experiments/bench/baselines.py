@@ -27,8 +27,8 @@ def dense_node(
     def lagrangian(x: Tensor, u: Tensor, multiplier: Tensor) -> Tensor:
         return objective(x, u) - multiplier @ equality(x, u).reshape(-1)
 
-    def backward(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Of one problem."""
+    def pull(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Back through one problem."""
         A = jacrev(lambda u: equality(x, u).reshape(-1))(u)
         slope = jacrev(objective, 1)(x, u)
         multiplier = torch.linalg.lstsq(A.mT, slope.unsqueeze(-1)).solution.squeeze(-1)
@@ -36,7 +36,7 @@ def dense_node(
         right = torch.cat([v, v.new_zeros(len(A))])
         z, s = torch.linalg.solve(kkt_matrix(H, A), right).split([len(u), len(A)])
         conditions = lambda x: (jacrev(lagrangian, 1)(x, u, multiplier), equality(x, u).reshape(-1))  # noqa: E731
-        (gradient,) = vjp(conditions, x)[1]((-z, -s))
+        gradient: Tensor = vjp(conditions, x)[1]((-z, -s))[0]
         return gradient
 
     class Dense(torch.autograd.Function):
@@ -47,8 +47,9 @@ def dense_node(
             return y
 
         @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:  # type: ignore[override]
-            return vmap(backward)(*ctx.saved_tensors, v)
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            x, y = ctx.saved_tensors
+            return vmap(pull)(x, y, v)
 
     return Dense.apply
 
@@ -62,7 +63,8 @@ def kkt_matrix(H: Tensor, A: Tensor) -> Tensor:
 def kkt_solve(Q: Tensor, q: Tensor, A: Tensor, b: Tensor) -> Tensor:
     """The equality-constrained quadratic program as one linear system, to be differentiated by autograd."""
     right = torch.cat([-q, b], -1).unsqueeze(-1)
-    return torch.linalg.solve(kkt_matrix((Q + Q.mT) / 2, A), right).squeeze(-1)[:, : q.shape[-1]]
+    solution: Tensor = torch.linalg.solve(kkt_matrix((Q + Q.mT) / 2, A), right)
+    return solution.squeeze(-1)[:, : q.shape[-1]]
 
 
 # Optimal transport with uniform marginals.
@@ -88,7 +90,13 @@ def sinkhorn(M: Tensor, gamma: float, tolerance: float, iterations: int | None =
     return u * kernel * v.mT, done
 
 
-class SinkhornCholesky(torch.autograd.Function):
+def sinkhorn_cholesky(M: Tensor, gamma: float, tolerance: float) -> Tensor:
+    """The plan by Sinkhorn's iteration, with the gradient of the equations that it solves."""
+    plan: Tensor = _SinkhornCholesky.apply(M, gamma, tolerance)  # type: ignore[no-untyped-call]
+    return plan
+
+
+class _SinkhornCholesky(torch.autograd.Function):
     """Sinkhorn's iteration, and backward the inverse of [diag(r) P; P' diag(c)] by blocks.
 
     The n x n block diag(c) - P' diag(1/r) P without its last row and column is formed and factored by Cholesky.
@@ -102,7 +110,7 @@ class SinkhornCholesky(torch.autograd.Function):
         return plan
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:
         (plan,) = ctx.saved_tensors
         rows, columns = plan.sum(-1, keepdim=True), plan.sum(-2)[:, :-1]
         free = plan * v

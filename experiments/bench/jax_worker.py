@@ -35,11 +35,11 @@ def compiled(x: Any, v: Any, solver: str) -> Callable[[], Any]:
         u, multiplier = point
         return u - x - multiplier * u, (u @ u - 1) / 2
 
-    @implicit_diff.custom_root(conditions, solve=solvers[solver])
-    def solve(_: Any, x: Any) -> Any:
+    def project(_: Any, x: Any) -> Any:
         length = jnp.linalg.norm(x)
         return x / length, 1 - length
 
+    solve = implicit_diff.custom_root(conditions, solve=solvers[solver])(project)
     gradient = jax.jit(jax.vmap(jax.grad(lambda x, v: solve(None, x)[0] @ v)))
     x, v = jnp.asarray(x), jnp.asarray(v)
     return lambda: gradient(x, v).block_until_ready()

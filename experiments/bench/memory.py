@@ -13,7 +13,7 @@ import torch
 
 from problems import OptimalTransport
 
-from ..compare.cases import Draw
+from ..shared.inputs import Draw
 
 
 def rise(size: int, batch: int, gamma: float = 10.0) -> int:

@@ -12,10 +12,10 @@ from torch.nn.functional import normalize
 from declarative import DeclarativeNode
 from problems import EqualityQP, QuadraticProgram, SphereProjection
 
-from ..compare.cases import Draw
+from ..shared.inputs import Draw, normal
 from .baselines import dense_node, kkt_matrix, kkt_solve
 from .peers import TIGHT_PEER, Peers, cvxpylayers, qpth
-from .rows import Comparison, Growth, Pair, Study, Target
+from .rows import Comparison, Growth, Pair, Sides, Study, Target
 from .timing import Side
 
 JAX_SOLVERS = ("normal cg", "gmres")  # the KKT matrix is indefinite: conjugate gradients need its square
@@ -57,14 +57,15 @@ def both(function: Callable[..., Tensor], xs: tuple[Tensor, ...], v: Tensor) -> 
 def newton_against_scipy(batch: int, m: int = 20, p: int = 5) -> Comparison:
     """A batch of nonlinear problems with nonlinear equality constraints; forward alone."""
     generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(p, m, generator=generator, dtype=torch.float64) / m**0.5
-    x = torch.randn(batch, m, generator=generator, dtype=torch.float64)
+    weights = normal(generator, p, m) / m**0.5
+    x = normal(generator, batch, m)
 
     def objective(x: Tensor, u: Tensor) -> Tensor:
         return (u - x).square().sum() / 2 + u.pow(4).sum() / 10 + 0.3 * (u[1:] * u[:-1]).sin().sum()
 
     def equality(x: Tensor, u: Tensor) -> Tensor:
-        return weights @ u + 0.2 * (weights.flip(0) @ u).square() - 0.3 + 0.05 * x[:p]
+        residual: Tensor = weights @ u + 0.2 * (weights.flip(0) @ u).square() - 0.3 + 0.05 * x[:p]
+        return residual
 
     def side(solver: str) -> Side:
         node = recorded(objective, equality, solver=solver, start=m)
@@ -117,7 +118,7 @@ def sphere(n: int, batch: int, plotted: bool, peers: Peers, solvers: Sequence[st
     """A node, the same by dense torch.func, the ready-made layer, plain autograd, and jaxopt with its solvers."""
     draw = Draw(batch, torch.Generator().manual_seed(0))
     x, v = draw.normal(n).requires_grad_(), draw.normal(n)
-    sides = {
+    sides: Sides = {
         "node": both(recorded(distance, on_sphere, solver=normalize), (x,), v),
         "dense torch.func": both(dense_node(normalize, distance, on_sphere), (x,), v),
         "SphereProjection": both(SphereProjection(), (x,), v),
@@ -233,17 +234,14 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
 def inequalities(batch: int, m: int, count: int) -> Comparison:
     """A small quadratic program with inequalities through the generic solver and system."""
     draw = Draw(batch, torch.Generator().manual_seed(0))
-    Q, q, G, inside = draw.definite(m), 3 * draw.normal(m), draw.normal(count, m), draw.normal(m, 1)
-    h, v = (G @ inside).squeeze(-1) + draw.uniform(count), draw.normal(m)
-    xs = tuple(x.requires_grad_() for x in (Q, q, G, h))
-    Q, q, G, h = xs
+    Q, q, _, _, G, h = draw.program(m, 0, count)
+    Q, q, G, h = xs = tuple(x.requires_grad_() for x in (Q, 3 * q, G, h))
+    v = draw.normal(m)
     node = recorded(quadratic, inequality=lambda Q, q, G, h, u: G @ u - h, start=m)  # noqa: ARG005
     sides = {
         "node": both(node, xs, v),
         "cvxpylayers": lambda: cvxpylayers(QuadraticProgram(), (Q, q, None, None, G, h), v),
     }
     claim = f"node with inequalities, m = {m}, {count} of them, batch {batch}"
-    slower = (
-        "a call costs many small steps of torch and Python, whatever the batch; cvxpylayers solves in compiled code"
-    )
+    slower = "a call is many small steps of torch and Python, whatever the batch; cvxpylayers solves in compiled code"
     return Comparison(sides, [Pair(claim, "node", "cvxpylayers", note=TIGHT_PEER, slower=slower)])

@@ -73,63 +73,48 @@ def pot(M: Tensor, gamma: float, tolerance: float) -> Side:
     return Side(run)
 
 
-class Jaxopt:
-    """A process that runs jaxopt's implicit differentiation of the projection onto the sphere, compiled.
+class Peers:
+    """What must be ended at the end: a process that runs jaxopt's implicit differentiation of the sphere, compiled.
 
     It is a process of its own so that it has one thread, which JAX must be told before it is imported.
     """
 
     def __init__(self) -> None:
-        for name in ("jax", "jaxopt"):
-            if importlib.util.find_spec(name) is None:
-                raise MissingPeerError(f"{name} is not installed")
-        flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "experiments.bench.jax_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    def side(self, x: Tensor, v: Tensor, solver: str) -> Side:
-        """Forward and backward with one of its linear solvers."""
-        with tempfile.TemporaryDirectory() as place:
-            np.savez(Path(place) / "inputs.npz", x=x.detach().numpy(), v=v.numpy())
-            key = self._ask({"place": place, "solver": solver})
-            result = torch.from_numpy(np.load(Path(place) / "gradient.npy"))
-        return Side(lambda: (result,), clock=lambda: float(self._ask({"time": key})))
-
-    def _ask(self, request: dict[str, Any]) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError("the process with jaxopt has ended; what it said is above.")
-        return json.loads(answer)
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.communicate()
-
-
-class Peers:
-    """Whatever must be started once and ended at the end."""
-
-    def __init__(self) -> None:
-        self._jaxopt: Jaxopt | None = None
+        self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Peers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._jaxopt is not None:
-            self._jaxopt.close()
+        if self.process is not None:
+            self.process.communicate()
 
     def jaxopt(self, x: Tensor, v: Tensor, solver: str) -> Side:
-        """See :meth:`Jaxopt.side`; the process is started when it is needed first."""
-        if self._jaxopt is None:
-            self._jaxopt = Jaxopt()
-        return self._jaxopt.side(x, v, solver)
+        """Forward and backward with one of its linear solvers; the process is started when it is needed first."""
+        self.process = self.process or _start_jaxopt()
+        with tempfile.TemporaryDirectory() as place:
+            np.savez(Path(place) / "inputs.npz", x=x.detach().numpy(), v=v.numpy())
+            key = _ask(self.process, {"place": place, "solver": solver})
+            result = torch.from_numpy(np.load(Path(place) / "gradient.npy"))
+        process = self.process
+        return Side(lambda: (result,), clock=lambda: float(_ask(process, {"time": key})))
+
+
+def _start_jaxopt() -> subprocess.Popen[str]:
+    for name in ("jax", "jaxopt"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingPeerError(f"{name} is not installed")
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    words = [sys.executable, "-W", "ignore", "-m", "experiments.bench.jax_worker"]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _ask(process: subprocess.Popen[str], request: dict[str, Any]) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(json.dumps(request), file=process.stdin, flush=True)
+    answer = process.stdout.readline()
+    if not answer:
+        raise RuntimeError("the process with jaxopt has ended; what it said is above.")
+    return json.loads(answer)

@@ -20,24 +20,6 @@ FITTED = 3  # the largest sizes to which a slope is fitted; below, what a call c
 
 
 @dataclass(frozen=True)
-class Row:
-    """One claim. The ratio says how many times as long the other takes, or what share of its time we do: see ``of``."""
-
-    claim: str
-    ours: str
-    ours_value: float
-    other: str
-    other_value: float
-    unit: str
-    ratio: float
-    of: str
-    target: str
-    met: str  # yes, MISSED, skipped, or nothing where there is no target
-    difference: float  # of the gradients (or solutions, where forward alone is timed), relative
-    note: str
-
-
-@dataclass(frozen=True)
 class Target:
     """What a ratio should be, if anything."""
 
@@ -60,6 +42,33 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Row:
+    """One claim. The ratio says how many times as long the other takes, or what share of its time we do: see ``of``."""
+
+    claim: str
+    ours: str
+    ours_value: float
+    other: str
+    other_value: float
+    unit: str
+    ratio: float
+    of: str
+    target: str
+    met: str  # yes, MISSED, skipped, or nothing where there is no target
+    difference: float  # of the gradients (or solutions, where forward alone is timed), relative
+    note: str
+
+    @classmethod
+    def of_values(
+        cls, claim: str, names: tuple[str, str], values: tuple[float, ...], ratio: float, of: str, target: Target,
+        note: str, unit: str = "ms", difference: float = NAN,
+    ) -> Row:  # fmt: skip
+        """The names and values of ours and the other, and what that comes to."""
+        pairs = names[0], values[0], names[1], values[1]
+        return cls(claim, *pairs, unit, ratio, of, str(target), target.met(ratio), difference, note)
+
+
+@dataclass(frozen=True)
 class Point:
     """A time for a plot."""
 
@@ -71,19 +80,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """What is wanted of a run, and what it has gathered for the plots.
+    """What is wanted of a run, and what it has gathered for the plots."""
 
-    Attributes:
-        only: a part of the claims that are wanted.
-        budget: seconds for the repeats of a comparison, if its least number of turns fits in.
-        turns: that number.
-        points: for the plots, so far.
-    """
-
-    only: str = ""
-    budget: float = BUDGET
-    turns: int = TURNS
-    points: list[Point] = field(default_factory=list)
+    only: str = ""  # a part of the claims that are wanted
+    budget: float = BUDGET  # seconds for the repeats of a comparison, if its least number of turns fits in
+    turns: int = TURNS  # that number
+    points: list[Point] = field(default_factory=list)  # so far
 
 
 class Study(Protocol):
@@ -96,29 +98,26 @@ class Study(Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """A row to be: two sides by their names.
-
-    Attributes:
-        share: the ratio is what share of the other's time ours takes, instead of how many times as long the other does.
-        slower: the reason, where ours is the slower one.
-        same: whether both must give the same gradient.
-    """
+    """A row to be: two sides by their names."""
 
     claim: str
     ours: str
     other: str
     target: Target = field(default_factory=Target)
     note: str = ""
-    slower: str = ""
-    share: bool = False
-    same: bool = True
+    slower: str = ""  # the reason, where ours is the slower one
+    share: bool = False  # is the ratio our share of the other's time, or how many times as long the other takes?
+    same: bool = True  # must both give the same gradient?
+
+
+Sides = Mapping[str, Callable[[], Side]]  # by name; a side is built when it is needed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several sides, measured in turns. A side is built when it is needed; one whose peer is missing is skipped."""
+    """Several sides, measured in turns; one whose peer is missing is skipped."""
 
-    sides: Mapping[str, Callable[[], Side]]
+    sides: Sides
     pairs: Sequence[Pair]
     plot: str = ""
     size: int = 0
@@ -130,61 +129,30 @@ class Comparison:
         names = {name for pair in pairs for name in (pair.ours, pair.other)}
         built: dict[str, Side] = {}
         missing: dict[str, str] = {}
-        for name in self.sides:
-            if name in names:
-                try:
-                    built[name] = self.sides[name]()
-                except MissingPeerError as error:
-                    missing[name] = str(error)
+        for name in filter(names.__contains__, self.sides):
+            try:
+                built[name] = self.sides[name]()
+            except MissingPeerError as error:
+                missing[name] = str(error)
         timed = measure(built, run.budget, run.turns)
-        run.points.extend(
-            Point(self.plot, name, self.size, 1e3 * one.seconds) for name, one in timed.items() if self.plot
-        )
+        if self.plot:
+            run.points.extend(Point(self.plot, name, self.size, 1e3 * one.seconds) for name, one in timed.items())
         for pair in pairs:
             yield _row(pair, timed, missing)
 
 
 def _row(pair: Pair, timed: Mapping[str, Timed], missing: Mapping[str, str]) -> Row:
-    ours, other = timed.get(pair.ours), timed.get(pair.other)
-    of = "ours / other" if pair.share else "other / ours"
-    if ours is None or other is None:
-        words = "skipped: " + " and ".join(sorted({missing[x] for x in (pair.ours, pair.other) if x in missing}))
-        values = [NAN if x is None else 1e3 * x.seconds for x in (ours, other)]
-        return Row(
-            pair.claim,
-            pair.ours,
-            values[0],
-            pair.other,
-            values[1],
-            "ms",
-            NAN,
-            of,
-            str(pair.target),
-            "skipped",
-            NAN,
-            words,
-        )
-    ratio = ours.seconds / other.seconds if pair.share else other.seconds / ours.seconds
-    apart = difference(ours.result, other.result) if pair.same else NAN
+    names = pair.ours, pair.other
+    ours, other = values = tuple(1e3 * timed[name].seconds if name in timed else NAN for name in names)
+    of, ratio = ("ours / other", ours / other) if pair.share else ("other / ours", other / ours)
+    absent = sorted({missing[name] for name in names if name in missing})
+    apart = difference(*(timed[name].result for name in names)) if pair.same and not absent else NAN
     notes = [
-        pair.note,
-        pair.slower if ours.seconds > other.seconds else "",
+        f"skipped: {' and '.join(absent)}" if absent else pair.note,
+        pair.slower if ours > other else "",
         f"NOT THE SAME to {CLOSE:g}" if apart > CLOSE else "",
     ]
-    return Row(
-        claim=pair.claim,
-        ours=pair.ours,
-        ours_value=1e3 * ours.seconds,
-        other=pair.other,
-        other_value=1e3 * other.seconds,
-        unit="ms",
-        ratio=ratio,
-        of=of,
-        target=str(pair.target),
-        met=pair.target.met(ratio),
-        difference=apart,
-        note="; ".join(note for note in notes if note),
-    )
+    return Row.of_values(pair.claim, names, values, ratio, of, pair.target, "; ".join(filter(None, notes)), "ms", apart)
 
 
 @dataclass(frozen=True)
@@ -202,12 +170,8 @@ class Growth:
             return
         (small, before), (large, after) = mine[-min(FITTED, len(mine))], mine[-1]
         found = slope([x[0] for x in mine], [x[1] for x in mine])
-        names = f"{self.side}, size {large}", f"size {small}"
-        words = "the slope of log time against log size"
-        yield Row(
-            self.claim, names[0], after, names[1], before, "ms", found, "slope", str(self.target),
-            self.target.met(found), NAN, words,
-        )  # fmt: skip
+        names, note = (f"{self.side}, size {large}", f"size {small}"), "the slope of log time against log size"
+        yield Row.of_values(self.claim, names, (after, before), found, "slope", self.target, note)
 
 
 def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
@@ -230,8 +194,6 @@ class Memory:
         words = [sys.executable, "-m", "experiments.bench.memory", str(self.size), "1"]
         environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
         taken = int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
-        plan = 8 * self.size**2 / 1e6
-        yield Row(
-            claim, "peak above the inputs", taken, "the plan", plan, "MB", taken / plan, "ours / other",
-            str(self.target), self.target.met(taken / plan), NAN, "a fresh process",
-        )  # fmt: skip
+        plan, names = 8 * self.size**2 / 1e6, ("peak above the inputs", "the plan")
+        ratio, of, note = taken / plan, "ours / other", "a fresh process"
+        yield Row.of_values(claim, names, (taken, plan), ratio, of, self.target, note, "MB")

@@ -8,25 +8,19 @@ misses its target is marked, and a library to compare with that is not installed
 from __future__ import annotations
 
 import argparse
-import csv
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
-from pathlib import Path
-from typing import Any
+from itertools import chain
 
 from declarative.table import as_html, as_text
 
-from ..report.markup import uri
-from . import nodes as bench_nodes
-from . import plots as bench_plots
-from . import problems as bench_problems
+from ..shared.files import item_table, write, write_items
+from ..shared.machine import one_thread
+from . import figures, layers, nodes
 from .peers import Peers
-from .rows import Point, Row, Run, Study
-from .timing import one_thread
-
-HEAD = ["claim", "ours", "takes", "other", "takes", "unit", "ratio", "of", "target", "met", "difference", "note"]
+from .rows import Point, Row, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,36 +35,26 @@ def run(args: argparse.Namespace) -> int:
     rows = []
     with warnings.catch_warnings(), one_thread(), Peers() as peers:
         warnings.simplefilter("ignore", DeprecationWarning)  # of the peers, for their authors
-        for row in (row for study in studies(args.quick, peers) for row in study.rows(plan)):
+        studies = chain(nodes.studies(args.quick, peers), layers.studies(args.quick))
+        for row in (row for study in studies for row in study.rows(plan)):
             rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims
             print(f"{row.claim}: {row.ratio:.3g} {rows[-1].met}".rstrip(), flush=True)
     if not rows:
         raise ValueError(f"no claim contains {args.only!r}.")
-    print(as_text(HEAD, [cells(row) for row in rows]))
+    print(as_text(*table(rows)))
     out = args.out / "bench"
-    out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "bench.csv", Row, rows)
-    write_csv(out / "growth.csv", Point, plan.points)
-    plots = bench_plots.draw(out, plan.points)
-    (out / "bench.html").write_text(piece(rows, plots), encoding="utf-8")
+    write_items(out / "bench.csv", Row, rows)
+    write_items(out / "growth.csv", Point, plan.points)
+    for name, content in figures.draw(plan.points).items():
+        write(out / f"{name}.png", content)
+    write(out / "bench.html", piece(rows))
     print(f"{summary(rows)} Written to {out}.")
     return 0
 
 
-def studies(quick: bool, peers: Peers) -> Iterator[Study]:
-    """All of them, one after the other."""
-    yield from bench_nodes.studies(quick, peers)
-    yield from bench_problems.studies(quick)
-
-
-def cells(row: Row) -> list[str]:
-    """A row for a reader."""
-    ours, other = (f"{value:.3g}" for value in (row.ours_value, row.other_value))
-    close = "" if row.difference != row.difference else f"{row.difference:.0e}"
-    ratio = "" if row.ratio != row.ratio else f"{row.ratio:.3g}"
-    return [
-        row.claim, row.ours, ours, row.other, other, row.unit, ratio, row.of, row.target, row.met, close, row.note,
-    ]  # fmt: skip
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """For a reader."""
+    return item_table(Row, rows, ours_value="takes", other_value="takes")
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -81,22 +65,12 @@ def summary(rows: Sequence[Row]) -> str:
     return f"{words.count('yes')} of {len(words)} targets met, {words.count('MISSED')} missed{told}."
 
 
-def write_csv(path: Path, kind: type[Any], items: Sequence[Any]) -> None:
-    """The items, one per line, under the names of their fields."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([field.name for field in fields(kind)])
-        writer.writerows(astuple(item) for item in items)
-
-
-def piece(rows: Sequence[Row], plots: Sequence[Path]) -> str:
-    """A piece of the report."""
+def piece(rows: Sequence[Row]) -> str:
+    """A piece of the report, to which the pictures are added."""
     missed = [row.claim for row in rows if row.met == "MISSED"]
     told = f"<p>Missed: {escape('; '.join(missed))}.</p>" if missed else ""
-    pictures = "".join(f'<img class="plain" alt="{path.stem}" src="{uri(path.read_bytes())}">' for path in plots)
     return f"""<p>{summary(rows)} Each row compares two ways to compute the same gradient, in turns in one run, on one
 thread, in float64; <i>difference</i> is that of the two gradients. The ratio is either how many times as long the other
 way takes (other / ours) or what share of its time ours does (ours / other).</p>
 {told}
-<div class="figures">{pictures}</div>
-<details><summary>All ratios</summary>{as_html(HEAD, [cells(row) for row in rows])}</details>"""
+<details><summary>All ratios</summary>{as_html(*table(rows))}</details>"""

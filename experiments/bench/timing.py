@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,17 +24,11 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # f
 
 @dataclass(frozen=True)
 class Side:
-    """One way to compute something.
+    """One way to compute something."""
 
-    Attributes:
-        run: the call that is timed; what it returns is compared with that of the other side.
-        check: what is compared instead, where the call that is timed does not return it.
-        clock: the seconds of one call, where that is not for this process to measure.
-    """
-
-    run: Callable[[], Sequence[Tensor]]
-    check: Callable[[], Sequence[Tensor]] | None = None
-    clock: Callable[[], float] | None = None
+    run: Callable[[], Sequence[Tensor]]  # is timed; what it returns is compared with that of the other side
+    check: Callable[[], Sequence[Tensor]] | None = None  # is compared instead, where that does not return it
+    clock: Callable[[], float] | None = None  # the seconds of one call, where this process cannot measure them
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,8 @@ def measure(sides: Mapping[str, Side], budget: float = BUDGET, turns: int = TURN
         first = time.process_time() - start
         best[name] = first if first > LONG else float("inf")
     todo = [name for name, known in best.items() if known == float("inf")]
+    began, done = time.perf_counter(), 0
     with _no_collections():
-        began, done = time.perf_counter(), 0
         while todo and (done < turns or time.perf_counter() - began < budget):
             for name in todo:
                 best[name] = min(best[name], _burst(sides[name]))
@@ -71,20 +64,6 @@ def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
     """The largest difference of two results, relative to the largest entry of the second."""
     pairs = list(zip(a, b, strict=True))
     return max(float((x - y).abs().max() / y.abs().max().clamp(min=torch.finfo(y.dtype).tiny)) for x, y in pairs)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch and, where it can be told, NumPy on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # comes with scikit-learn
-            stack.enter_context(importlib.import_module("threadpoolctl").threadpool_limits(1))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _burst(side: Side) -> float:
@@ -107,11 +86,9 @@ def seconds(function: Callable[[], object]) -> float:
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
     """No garbage collection in the middle of a call."""
-    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()

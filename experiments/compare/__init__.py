@@ -1,1 +1,1 @@
-"""The ready-made layers against cvxpylayers."""
+"""The layers against independent ones: cvxpylayers, finite differences, the printed formula."""

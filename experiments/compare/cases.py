@@ -23,6 +23,8 @@ from problems import (
 )
 from problems.reference import DEFAULT, TIGHT_EXPONENTIAL, Reference, Settings, Statement, load, reference
 
+from ..shared.inputs import Draw
+
 GAMMAS = (1.0, 10.0)
 DEFAULTS_AT = 10  # the size at which transport is also compared with cvxpylayers as it comes
 M = 8  # variables of the other problems
@@ -30,23 +32,14 @@ M = 8  # variables of the other problems
 
 @dataclass(frozen=True)
 class Case:
-    """A batch of problems.
-
-    Attributes:
-        name: of the problem.
-        node: ours.
-        xs: the inputs by name, all with a batch dimension.
-        build: makes the reference.
-        constrained: whether the solution depends on constraints, so that leaving them out must be wrong.
-        judged: whether the reference is one to agree with.
-    """
+    """A batch of problems."""
 
     name: str
-    node: DeclarativeNode
-    xs: dict[str, Tensor]
-    build: Callable[[], Callable[..., Tensor]]
-    constrained: bool = True
-    judged: bool = True
+    node: DeclarativeNode  # ours
+    xs: dict[str, Tensor]  # the inputs by name, all with a batch dimension
+    build: Callable[[], Callable[..., Tensor]]  # makes the reference
+    constrained: bool = True  # does the solution depend on constraints, so that leaving them out must be wrong?
+    judged: bool = True  # is the reference one to agree with?
 
     @classmethod
     def ready_made(cls, name: str, layer: Layer, constrained: bool = True, **xs: Tensor) -> Case:
@@ -75,32 +68,6 @@ def all_cases(sizes: tuple[int, ...], batch: int, seed: int) -> Iterator[Case]:
     yield from node_cases(draw)
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Random inputs for a batch."""
-
-    batch: int
-    generator: torch.Generator
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(self.batch, *shape, generator=self.generator, dtype=torch.float64)
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(self.batch, *shape, generator=self.generator, dtype=torch.float64)
-
-    def marginal(self, size: int) -> Tensor:
-        x = self.uniform(size) + 0.5
-        return x / x.sum(-1, keepdim=True)
-
-    def definite(self, size: int) -> Tensor:
-        root = self.normal(size, size)
-        return root @ root.mT / size + 0.5 * torch.eye(size, dtype=root.dtype)
-
-    def radii(self) -> Tensor:
-        """Inside and outside of the unit ball in turn."""
-        return torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64).repeat(self.batch)[: self.batch, None]
-
-
 def transport_cases(size: int, draw: Draw) -> Iterator[Case]:
     """With uniform marginals as in the paper, and with marginals that are inputs."""
     cost, r, c = draw.uniform(size, size), draw.marginal(size), draw.marginal(size)
@@ -118,8 +85,7 @@ def layer_cases(draw: Draw) -> Iterator[Case]:
     yield Case.ready_made("simplex", SimplexProjection(), x=draw.normal(M))
     yield Case.ready_made("entropic simplex", EntropicSimplex(0.7), x=draw.normal(M))
     yield Case.ready_made("ball", BallProjection(), x=draw.radii() * torch.nn.functional.normalize(draw.normal(M)))
-    Q, q, A, G, inside = draw.definite(M), draw.normal(M), draw.normal(3, M), draw.normal(6, M), draw.normal(M, 1)
-    b, h = (A @ inside).squeeze(-1), (G @ inside).squeeze(-1) + draw.uniform(6)  # a point that satisfies all of them
+    Q, q, A, b, G, h = draw.program(M, 3, 6)
     yield Case.ready_made("equality QP", EqualityQP(), Q=Q, q=q, A=A, b=b)
     yield Case.ready_made("QP with inequalities", QuadraticProgram(), Q=Q, q=q, A=A, b=b, G=G, h=h)
     rows, right = draw.normal(2 * M, M), draw.normal(2 * M)
@@ -177,13 +143,9 @@ BOX = DeclarativeNode(
 def state_box(cp: Any, *_: Tensor) -> Statement:
     """A quadratic function in a box."""
     u, root, q, bound = cp.Variable(M), cp.Parameter((M, M)), cp.Parameter(M), cp.Parameter(M)
-
-    def prepare(Q: Tensor, q: Tensor, bound: Tensor) -> tuple[Tensor, ...]:
-        return torch.linalg.cholesky((Q + Q.mT) / 2).mT, q, bound
-
-    return Statement(
-        cp.sum_squares(root @ u) / 2 + q @ u, [u <= bound, -u <= bound], [root, q, bound], u, prepare=prepare
-    )
+    prepare = lambda Q, q, bound: (torch.linalg.cholesky((Q + Q.mT) / 2).mT, q, bound)  # noqa: E731
+    objective, constraints = cp.sum_squares(root @ u) / 2 + q @ u, [u <= bound, -u <= bound]
+    return Statement(objective, constraints, [root, q, bound], u, prepare=prepare)
 
 
 MOMENTS = DeclarativeNode(

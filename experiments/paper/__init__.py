@@ -1,1 +1,1 @@
-"""The paper's eight panels."""
+"""The paper's eight panels: trained with every gradient rule, kept, drawn, and held against what the paper claims."""

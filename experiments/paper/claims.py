@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from . import judgements as made
+from . import criteria as made
+from .criteria import CLOSE, EARLY, FAILS, RARELY, THROUGHOUT, WORKS, Judgement
 from .curves import Curves
-from .judgements import CLOSE, EARLY, FAILS, RARELY, THROUGHOUT, WORKS, Judgement
 
 Data = Mapping[str, Curves]  # by panel; those in single precision by "float32/" and the panel
 
@@ -20,24 +19,13 @@ FAILING = ("eigen-all", "eigen-largest", "eigen-rank2")
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about panels, each of which is judged by itself.
-
-    Attributes:
-        name: a short one.
-        text: what is claimed.
-        why: the reason, as far as theory gives one; independent of the data.
-        by: whose claim it is.
-        panels: those that it is about.
-        judge: curves of a panel -> judgement; if ``in_both``, the curves in double and in single precision.
-        in_both: whether it compares the precisions.
-    """
+    """A statement about panels, each of which is judged by itself."""
 
     name: str
-    text: str
-    why: str
-    by: Literal["paper", "ours"]
+    text: str  # what is claimed
+    why: str  # the reason, as far as theory gives one; independent of the data
     panels: tuple[str, ...]
-    judge: Callable[..., Judgement]
+    judge: Callable[..., Judgement]  # of the curves of a panel; if ``in_both``, in double and in single precision
     in_both: bool = False
 
 
@@ -46,7 +34,7 @@ class Verdict:
     """A claim after a look at the data: it holds if it does for each of its panels."""
 
     claim: Claim
-    parts: dict[str, Judgement] = field(default_factory=dict)  # panels that were not run are missing
+    parts: dict[str, Judgement]  # panels that were not run are missing
 
     @property
     def holds(self) -> bool | None:
@@ -54,21 +42,6 @@ class Verdict:
         if not all(part.holds for part in self.parts.values()):
             return False
         return True if len(self.parts) == len(self.claim.panels) else None
-
-    @property
-    def word(self) -> str:
-        """The verdict in a word."""
-        return word(self.holds)
-
-    @property
-    def evidence(self) -> str:
-        """The numbers of all panels."""
-        return "; ".join(f"{panel}: {part.evidence}" for panel, part in self.parts.items()) or "not run"
-
-
-def word(holds: bool | None) -> str:
-    """A verdict in a word."""
-    return {True: "yes", False: "no", None: "not run"}[holds]
 
 
 def judge(claim: Claim, data: Data) -> Verdict:
@@ -92,12 +65,11 @@ def _complete(curves: Curves, claim: Claim) -> bool:
     return wanted <= set(curves.rules)
 
 
-CLAIMS = (
+PAPER = (
     Claim(
         "projection descends",
         "Projection: ignoring the constraint always leaves a direction that goes downhill, on every single problem.",
         "The exact gradient is the tangential part of the approximate one, up to a positive factor.",
-        "paper",
         PROJECTION,
         made.always_descends,
     ),
@@ -105,7 +77,6 @@ CLAIMS = (
         "transport descends",
         "Optimal transport: here too every single problem gets a downhill direction.",
         "Its constraints are linear, for which the theory promises descent on average, though not always.",
-        "paper",
         TRANSPORT,
         made.always_descends,
     ),
@@ -114,7 +85,6 @@ CLAIMS = (
         f"In the first {EARLY:.0%} of training it serves well: at least {WORKS:.0%} of the progress of the exact "
         "gradient.",
         "While the solution is far from its target, a rough direction is good enough.",
-        "paper",
         PROJECTION + TRANSPORT,
         made.works_early,
     ),
@@ -122,7 +92,6 @@ CLAIMS = (
         "worse late",
         "Later it falls behind: the loss ends above that of the exact gradient, by a larger factor than early on.",
         "What the constraints would take out moves x but not its solution: on the sphere x shrinks, steps overshoot.",
-        "paper",
         PROJECTION + TRANSPORT,
         made.worse_late,
     ),
@@ -130,7 +99,6 @@ CLAIMS = (
         "eigenvectors fail",
         f"Eigenvectors of a general or rank-2 matrix: training fails, with at most {FAILS:.0%} of the exact progress.",
         "The approximation inverts X, whose eigenvalues have both signs; the exact gradient inverts t I - X.",
-        "paper",
         FAILING,
         made.fails,
     ),
@@ -138,7 +106,6 @@ CLAIMS = (
         "eigenvectors rarely descend",
         f"There it goes downhill only rarely: on at most {RARELY:.0%} of the problems.",
         "Each eigenvalue of the wrong sign turns a part of the gradient around.",
-        "paper",
         FAILING,
         made.rarely_descends,
     ),
@@ -147,15 +114,15 @@ CLAIMS = (
         f"It works where all other eigenvalues are negative: always downhill, and at least {THROUGHOUT:.0%} of the "
         "exact progress.",
         "The largest eigenvalue t is then next to zero, so that t I - X and -X are nearly the same.",
-        "paper",
         ("eigen-negative",),
         made.works_throughout,
     ),
+)
+OURS = (
     Claim(
         "rank 2 is uphill",
         "If X is really of rank 2, it goes uphill on every problem at every step, and the loss climbs.",
         "The pseudo-inverse leaves only the second eigenvector, and that with the wrong sign.",
-        "ours",
         ("eigen-rank2",),
         made.always_ascends,
     ),
@@ -163,7 +130,6 @@ CLAIMS = (
         "means hide",
         "The mean cosine of a batch, which is what the paper plots, hides problems that go uphill.",
         "A batch can go downhill on average while some of its problems go uphill.",
-        "ours",
         ("eigen-all", "eigen-largest"),
         made.means_hide,
     ),
@@ -171,7 +137,6 @@ CLAIMS = (
         "curvature is exact",
         "Keeping the curvature of the constraint makes the gradient of eigenvectors exact.",
         "The eigenvector itself spans the null space of t I - X, which is all that the constraint would take out.",
-        "ours",
         EIGEN,
         made.curvature_is_exact,
     ),
@@ -179,7 +144,6 @@ CLAIMS = (
         "curvature helps",
         "On the sphere, keeping the curvature ends at a lower loss than ignoring the constraint.",
         "It divides by the length of x, as the exact gradient does.",
-        "ours",
         PROJECTION,
         made.curvature_helps,
     ),
@@ -187,7 +151,6 @@ CLAIMS = (
         "curvature of a linear constraint",
         "For transport, whose constraints are linear and have no curvature, both approximations are the same.",
         "The Hessians of the objective and of the Lagrangian coincide.",
-        "ours",
         TRANSPORT,
         made.curvature_is_unconstrained,
     ),
@@ -195,7 +158,6 @@ CLAIMS = (
         "adaptive keeps up",
         f"With its default settings, the adaptive rule ends within {CLOSE:g} times the loss of the exact one.",
         "It gives up the cheap gradient once a probe finds most of a batch out of line. Other settings may do worse.",
-        "ours",
         PROJECTION + TRANSPORT + EIGEN,
         made.adaptive_keeps_up,
     ),
@@ -204,9 +166,9 @@ CLAIMS = (
         "What looks like a failing approximation on a negative definite X is round-off: the cosine stays near 1 in "
         "double precision and falls in single precision.",
         "The part of the gradient along y is zero but for rounding, and is divided by an eigenvalue next to zero.",
-        "ours",
         ("eigen-negative",),
         made.single_precision_spoils,
         in_both=True,
     ),
 )
+CLAIMS = PAPER + OURS

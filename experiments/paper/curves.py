@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..shared.files import csv_text
 
 Array = NDArray[np.float64]
 COLUMNS = ("panel", "rule", "repeat", "iteration", "loss", "cosine_mean", "cosine_min", "cosine_positive")
@@ -37,14 +38,12 @@ class Curves:
 
     def to_csv(self) -> str:
         """As a table; numbers are written so that they are read back bit for bit."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        rows = []
         for place in np.ndindex(self.loss.shape):
             rule, repeat, iteration = place
-            values = (repr(float(getattr(self, name)[place])) for name in MEASURES)
-            writer.writerow((self.panel, self.rules[rule], repeat, iteration, *values))
-        return text.getvalue()
+            values = (float(getattr(self, name)[place]) for name in MEASURES)
+            rows.append((self.panel, self.rules[rule], repeat, iteration, *values))
+        return csv_text(COLUMNS, rows)
 
     @classmethod
     def from_csv(cls, lines: Iterable[str]) -> Curves:

@@ -29,14 +29,11 @@ class Ensemble(nn.Module):
 
 def draw_parameters(data: int, width: int, generator: torch.Generator) -> tuple[list[Tensor], list[Tensor]]:
     """Weights and biases of one network, from the distribution that ``nn.Linear`` starts with, in float64."""
-    weights, biases = [], []
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
     for i in range(LAYERS):
         fan_in = width if i else data
         bound = fan_in**-0.5
-        weights.append(_uniform(generator, bound, fan_in, width))
-        biases.append(_uniform(generator, bound, 1, width))
+        for tensors, rows in ((weights, fan_in), (biases, 1)):
+            tensors.append((2 * torch.rand(rows, width, generator=generator, dtype=torch.float64) - 1) * bound)
     return weights, biases
-
-
-def _uniform(generator: torch.Generator, bound: float, *shape: int) -> Tensor:
-    return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) * bound

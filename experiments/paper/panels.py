@@ -14,6 +14,8 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from problems import Eigenvectors, Layer, OptimalTransport, SphereProjection
 
+from ..shared.inputs import normal
+
 M = 10  # the size of a problem
 BATCH = 10
 NARROW, WIDE = 5, 100  # the dimension of the data: it is easier to map many dimensions to arbitrary targets
@@ -22,30 +24,18 @@ DEFINITE = 1e-9  # keeps -UU' definite in float64 even if U loses rank on the wa
 
 @dataclass(frozen=True)
 class Panel:
-    """One experiment.
+    """One experiment."""
 
-    Attributes:
-        name, title: for the command line, and for readers.
-        family: ``projection``, ``transport`` or ``eigen``.
-        data: the dimension of the data that the network gets.
-        width: of the network and of its output.
-        layer: makes the optimisation layer.
-        layer_input: network output (batch, width) -> input of the layer.
-        target: draws the targets of one repeat, in float64.
-        loss: (y, target) -> a value for each problem, (..., batch); the loss is its mean over the batch.
-        log_scale: whether the learning curve has a logarithmic axis.
-    """
-
-    name: str
-    title: str
-    family: str
-    data: int
-    width: int
+    name: str  # for the command line
+    title: str  # for readers
+    family: str  # projection, transport or eigen
+    data: int  # the dimension of the data that the network gets
+    width: int  # of the network and of its output
     layer: Callable[[], Layer]
-    layer_input: Callable[[Tensor], Tensor]
-    target: Callable[[torch.Generator], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    log_scale: bool
+    layer_input: Callable[[Tensor], Tensor]  # of the output of the network, (batch, width)
+    target: Callable[[torch.Generator], Tensor]  # draws those of one repeat, in float64
+    loss: Callable[[Tensor, Tensor], Tensor]  # (y, target) -> a value for each problem, (..., batch)
+    log_scale: bool  # has the learning curve a logarithmic axis?
 
 
 # What the network feeds to the layer.
@@ -56,7 +46,8 @@ def _vector(x: Tensor) -> Tensor:
 
 
 def _matrix(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (M, M))
+    matrix: Tensor = x.unflatten(-1, (M, M))
+    return matrix
 
 
 def _negative_definite(x: Tensor) -> Tensor:
@@ -65,28 +56,26 @@ def _negative_definite(x: Tensor) -> Tensor:
 
 
 def _rank_two(x: Tensor) -> Tensor:
-    U = x.unflatten(-1, (M, 2))
+    U: Tensor = x.unflatten(-1, (M, 2))
     return U @ U.mT
 
 
 # Targets.
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def _unit_vectors(generator: torch.Generator) -> Tensor:
-    return normalize(_normal(generator, BATCH, M), dim=-1)
+    return normalize(normal(generator, BATCH, M), dim=-1)
 
 
 def _plans(generator: torch.Generator) -> Tensor:
-    return OptimalTransport()(_normal(generator, BATCH, M, M))
+    plans: Tensor = OptimalTransport()(normal(generator, BATCH, M, M))
+    return plans
 
 
 def _all_eigenvectors(generator: torch.Generator) -> Tensor:
-    X = _normal(generator, BATCH, M, M)
-    return torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+    X = normal(generator, BATCH, M, M)
+    vectors: Tensor = torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+    return vectors
 
 
 def _last_eigenvector(generator: torch.Generator) -> Tensor:

@@ -5,29 +5,19 @@
     out/summary.csv          a line for each panel and rule
     out/run.json             versions, settings, machine and dates
 
-A file is either complete or absent: it is written beside its place and moved there. A panel is finished once its
-panel.json is there.
+A file is either complete or absent, and a panel is finished once its panel.json is there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import dataclasses
-import datetime
-import io
-import json
-import os
-import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from . import figures
+from ..shared import machine
+from ..shared.files import csv_text, read_json, write, write_json
 from .curves import Curves
 from .panels import PANELS
 from .training import Outcome, Settings
@@ -58,40 +48,24 @@ def directory(out: Path, dtype: str, panel: str) -> Path:
     return out / panel if dtype == DTYPES[0] else out / dtype / panel
 
 
-def write(path: Path, data: str | bytes) -> None:
-    """Write a file as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data.encode() if isinstance(data, str) else data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def save(out: Path, settings: Settings, outcome: Outcome) -> None:
-    """Keep what came of a panel, and bring the tables of all panels up to date."""
+def save(out: Path, settings: Settings, outcome: Outcome, pictures: Mapping[str, bytes]) -> None:
+    """Keep what came of a panel, with files of pictures, and bring the tables of all panels up to date."""
     curves = outcome.curves
     place = directory(out, settings.dtype, curves.panel)
     (place / "panel.json").unlink(missing_ok=True)
     write(place / "curves.csv", curves.to_csv())
-    for kind in ("png", "svg"):
-        write(place / f"figure.{kind}", figures.render(curves, kind))
+    for name, content in pictures.items():
+        write(place / name, content)
     if outcome.probes:
-        write(place / "probes.csv", csv_text(PROBES, _probe_rows(outcome)))
-    finished = Finished(
-        curves,
-        dataclasses.asdict(settings),
-        outcome.seconds,
-        outcome.cheap_share,
-        outcome.warnings,
-        datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    )
+        probes = [(i, *dataclasses.astuple(probe)) for i, history in enumerate(outcome.probes) for probe in history]
+        write(place / "probes.csv", csv_text(PROBES, probes))
+    measured = outcome.seconds, outcome.cheap_share, outcome.warnings
+    finished = Finished(curves, dataclasses.asdict(settings), *measured, machine.now())
     record = {name: getattr(finished, name) for name in KEPT} | {
         "summary": summarise(finished),  # so that the table of all panels needs no look at the curves
-        "machine": describe_machine(),
+        "machine": machine.describe(),
     }
-    write(place / "panel.json", json.dumps(record, indent=2) + "\n")
+    write_json(place / "panel.json", record)
     write_tables(out)
 
 
@@ -126,8 +100,7 @@ def write_tables(out: Path) -> None:
                 name: {key: record[key] for key in ("settings", "seconds", "finished", "machine")}
                 for name, record in records.items()
             }
-    date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    write(out / "run.json", json.dumps({"date": date, **describe_machine(), "panels": panels}, indent=2) + "\n")
+    write_json(out / "run.json", {"date": machine.now(), **machine.describe(), "panels": panels})
 
 
 def summarise(one: Finished) -> list[list[Any]]:
@@ -145,34 +118,5 @@ def summarise(one: Finished) -> list[list[Any]]:
     return rows
 
 
-def describe_machine() -> dict[str, Any]:
-    """Versions and hardware, for the record."""
-    names = ("torch", "numpy", "scipy", "matplotlib", "declarative-nodes")
-    versions = {}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return {
-        "versions": {"python": platform.python_version(), **versions},
-        "machine": {"system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
-    }
-
-
 def _record(place: Path) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = json.loads((place / "panel.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return record
-
-
-def _probe_rows(outcome: Outcome) -> list[tuple[Any, ...]]:
-    return [(repeat, *dataclasses.astuple(probe)) for repeat, history in enumerate(outcome.probes) for probe in history]
-
-
-def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as the content of a CSV file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([head, *rows])
-    return text.getvalue()
+    return read_json(place / "panel.json")

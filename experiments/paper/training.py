@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-import warnings
 import zlib
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from declarative import Adaptive, NumericalWarning, Rule
+from declarative import Adaptive, Rule
 from declarative.adaptive import Probe
 from declarative.theory.propositions import cosine
 
+from ..shared.inputs import normal
+from ..shared.jobs import Tick
+from ..shared.rules import NAMES, counted_warnings, make_rule
+from .by_rows import ByRows
 from .curves import Curves
 from .ensemble import Ensemble, draw_parameters
 from .panels import BATCH, Panel
-from .rules import NAMES, ByRows, make_rules
 
 LEARNING_RATE = 1e-3
 
@@ -38,20 +38,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a panel.
-
-    Attributes:
-        curves: losses and cosines.
-        probes: of the adaptive rule, by repeat.
-        cheap_share: the share of its steps that were cheap; None if it was not run.
-        warnings: the numerical warnings, and how often each came.
-        seconds: how long it took.
-    """
+    """What came of a panel."""
 
     curves: Curves
-    probes: tuple[tuple[Probe, ...], ...]
-    cheap_share: float | None
-    warnings: dict[str, int]
+    probes: tuple[tuple[Probe, ...], ...]  # of the adaptive rule, by repeat
+    cheap_share: float | None  # of its steps; None if it was not run
+    warnings: dict[str, int]  # how often each came
     seconds: float
 
 
@@ -64,22 +56,20 @@ class Start:
     network: Ensemble
 
 
-def train(panel: Panel, settings: Settings, tick: Callable[[], None] = lambda: None) -> Outcome:
-    """Train every repeat with every rule, from the same data and weights for each rule; ``tick`` after each step."""
+def train(panel: Panel, settings: Settings, tick: Tick = lambda _: None) -> Outcome:
+    """Train every repeat with every rule, from the same data and weights for each rule."""
     began = time.perf_counter()
     start = draw(panel, settings)
-    rules = [rule for name in settings.rules for rule in make_rules(name, settings.repeats)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", NumericalWarning)
+    rules = [make_rule(name) for name in settings.rules for _ in range(settings.repeats)]
+    with counted_warnings() as warned:
         records = _descend(panel, start, rules, settings.iterations, tick)
-    told = Counter(str(one.message) for one in caught)
     shape = (len(settings.rules), settings.repeats, settings.iterations)
     loss, mean, low, positive = (records[:, i].T.reshape(shape).double().cpu().numpy() for i in range(4))
     curves = Curves(panel.name, settings.rules, loss, mean, low, positive)
     adaptive = [rule for rule in rules if isinstance(rule, Adaptive)]
     cheap = sum(rule.cheap_calls for rule in adaptive) / (len(adaptive) * settings.iterations) if adaptive else None
     probes = tuple(rule.history for rule in adaptive)
-    return Outcome(curves, probes, cheap, dict(told), time.perf_counter() - began)
+    return Outcome(curves, probes, cheap, dict(warned), time.perf_counter() - began)
 
 
 def draw(panel: Panel, settings: Settings) -> Start:
@@ -100,14 +90,14 @@ def _draw_one(panel: Panel, seed: int, repeat: int) -> tuple[Tensor, Tensor, lis
     # Torch keeps 32 bits of a seed, so that sums and shifts of these three would collide; and hash() is salted.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{panel.name}/{seed}/{repeat}".encode()))
     target = panel.target(generator)
-    data = torch.randn(BATCH, panel.data, generator=generator, dtype=torch.float64)
+    data = normal(generator, BATCH, panel.data)
     return data, target, *draw_parameters(panel.data, panel.width, generator)
 
 
 def _descend(
-    panel: Panel, start: Start, rules: list[Rule], iterations: int, tick: Callable[[], None]
+    panel: Panel, start: Start, rules: list[Rule], iterations: int, tick: Tick
 ) -> Tensor:  # (iterations, 4, members): loss, and mean, minimum and positive share of the cosines
-    by_rows = ByRows([(slice(i * BATCH, (i + 1) * BATCH), rule) for i, rule in enumerate(rules)])
+    by_rows = ByRows(rules, BATCH)
     layer = panel.layer().with_gradient(by_rows)
     # Fused: one pass over the stacked parameters, where the plain implementation takes a quarter of all the time.
     optimiser = torch.optim.AdamW(start.network.parameters(), lr=LEARNING_RATE, fused=True)
@@ -125,5 +115,5 @@ def _descend(
         records[iteration] = torch.stack(
             [losses.detach(), angles.mean(-1), angles.amin(-1), (angles > 0).to(x.dtype).mean(-1)]
         )
-        tick()
+        tick((iteration + 1) / iterations)
     return records

@@ -1,1 +1,1 @@
-"""One page that says what the runs show."""
+"""One page that says what the runs show: it reads what the other rooms have left, and measures nothing."""

@@ -1,10 +1,20 @@
-"""The frame of the report: a page without any other file, for wide and narrow screens, by day and by night."""
+"""HTML: a page without any other file, for wide and narrow screens, by day and by night, and the pieces of it."""
 
 from __future__ import annotations
 
+import base64
+import io
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
+from PIL import Image
+
+from ..shared.drawing import DARK, LIGHT, Picture
+
+DPI = 100
+COLOURS = 128  # enough for lines and shades; a third of the size
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1a1a1a; --soft: #595959; --line: #d9d9d9; --tint: #f4f5f7;
   --yes: #00664b; --no: #a33f00; --open: #595959; --link: #005a94; }
@@ -72,3 +82,85 @@ def page(title: str, body: str) -> str:
 </body>
 </html>
 """
+
+
+def mark(holds: bool | None) -> str:
+    """A verdict as a sign."""
+    return {True: "✓", False: "✗", None: "–"}[holds]
+
+
+def badge(holds: bool | None) -> str:
+    """A verdict as a sign and a word."""
+    word = {True: "yes", False: "no", None: "not run"}[holds]
+    return f'<span class="badge {word.replace(" ", "-")}">{mark(holds)} {word}</span>'
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of words."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def scrolling(piece: str) -> str:
+    """A piece of a page whose plain tables may be wider than the screen."""
+    return piece.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+
+
+def csv_table(rows: Sequence[dict[str, str]]) -> str:
+    """What was read from a file as a table."""
+    if not rows:
+        return "<p>empty</p>"
+    return table([name.replace("_", " ") for name in rows[0]], [[_short(x) for x in row.values()] for row in rows])
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list of sentences."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def warnings_list(counts: Mapping[str, int]) -> str:
+    """Numerical warnings; nothing if there were none."""
+    lines = bullets(f"{text} ({count} times)" for text, count in counts.items())
+    return f"<details><summary>Numerical warnings</summary>{lines}</details>" if counts else ""
+
+
+def themed(picture: Picture) -> str:
+    """A figure with a caption, drawn for bright and for dark pages."""
+    light, dark = (uri(_pack(picture.render(theme, DPI))) for theme in (LIGHT, DARK))
+    return (
+        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(picture.alt)}" src="{light}"></picture>'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    )
+
+
+def plain_pictures(place: Path) -> str:
+    """The pictures that a command has left; nothing if there are none."""
+    pictures = "".join(
+        f'<img class="plain" alt="{escape(path.stem.replace("_", " "))}" src="{uri(path.read_bytes())}">'
+        for path in sorted(place.glob("*.png"))
+    )
+    return f'<div class="figures">{pictures}</div>' if pictures else ""
+
+
+def uri(png: bytes) -> str:
+    """A picture as an address that contains it."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _pack(png: bytes) -> bytes:
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
+            file, "png", optimize=True
+        )
+    return file.getvalue()
+
+
+def _short(cell: str) -> str:
+    """A number to four digits; words as they are."""
+    try:
+        return f"{float(cell):.4g}" if "." in cell or "e" in cell else cell
+    except ValueError:
+        return cell

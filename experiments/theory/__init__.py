@@ -1,1 +1,1 @@
-"""The propositions, tested by simulation."""
+"""The paper's propositions and their extensions against simulation, through real nodes."""

@@ -3,8 +3,7 @@
 Each expectation of g'g_hat is estimated by Monte Carlo: a node is stated whose Hessians, constraints and multipliers
 are chosen, the incoming gradients are v = H w with w ~ N(0, I), and the gradients come from the node's own backward
 passes. The prediction of the proposition must lie within the confidence interval of the estimate, the estimate must
-have the sign that Proposition 2.6 claims, and the worst case of Proposition 2.2 lie within its bounds; otherwise the
-run reports a failure and its exit code is 1.
+have the sign that Proposition 2.6 claims, and the worst case of Proposition 2.2 lie within its bounds.
 
 The intervals have a joint level of 99.9 % (Bonferroni's correction over all estimates of the run), so that a run in
 which everything is right fails by chance with a probability below 0.1 %, and with a fixed seed always or never.
@@ -12,21 +11,16 @@ which everything is right fails by chance with a probability below 0.1 %, and wi
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import csv
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, Derivatives
-from declarative.table import as_text
 from declarative.theory.descent import (
     expected_curvature,
     expected_linear,
@@ -37,11 +31,11 @@ from declarative.theory.descent import (
     worst_case_bounds,
 )
 
-from . import plots as theory_plots
+from ..shared.inputs import normal
+from ..shared.jobs import Tick
 
 LEVEL = 0.999  # of all intervals together
 NORMALISED = "extension, norm"  # the name of the extension under the normalisation constraint
-SAMPLES = 3000
 CONDITIONS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 CONSTRAINTS = 300  # random ones for each condition number
 SPECTRUM = (1.0, 5.0)  # of H_hat under the normalisation constraint, or of -H_hat for the mirrored cases
@@ -83,29 +77,16 @@ class WorstCase:
     inside: bool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command line."""
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="incoming gradients for each estimate")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
-
-
-def run(out: Path, samples: int = SAMPLES, seed: int = 0) -> int:
-    """Simulate, print a table, write it and the plots to a directory; 1 if a prediction failed, else 0."""
-    if samples < 1000:
-        raise ValueError(f"samples must be at least 1000 for the intervals to be valid, but is {samples}.")
-    out.mkdir(parents=True, exist_ok=True)
+def simulate(samples: int, seed: int, tick: Tick) -> tuple[list[Estimate], list[WorstCase]]:
+    """Everything, from one seed."""
     generator = torch.Generator().manual_seed(seed)
-    with _one_thread():
-        worst = [measure_worst_case(condition, generator) for condition in CONDITIONS]
-        estimates = judge([*simulate_linear(samples, generator), *simulate_normalised(samples, generator)])
-    _write(out / "theory_expectations.csv", estimates)
-    _write(out / "theory_worst_case.csv", worst)
-    theory_plots.draw(out, estimates, worst, SPECTRUM)
-    print(_tables(estimates, worst))
-    failed = sum(not row.inside for row in (*estimates, *worst))
-    total = len(estimates) + len(worst)
-    print(f"\n{total - failed} of {total} predictions hold (joint level {LEVEL:.1%}). Tables and plots are in {out}.")
-    return int(failed > 0)
+    worst = [measure_worst_case(condition, generator) for condition in CONDITIONS]
+    estimates: list[Estimate] = []
+    count = 3 * (len(LINEAR) + len(CURVED)) + 2 * (len(MULTIPLIERS) + len(MIRRORED))
+    for case in chain(linear_cases(generator), normalised_cases(generator)):
+        estimates.append(estimate(*case, samples, generator))
+        tick(len(estimates) / count)
+    return judge(estimates), worst
 
 
 # Problems with chosen derivatives.
@@ -137,7 +118,7 @@ class Posed:
 
     def products(self, rule: str, samples: int, generator: torch.Generator) -> Tensor:  # (samples,)
         """g'g_hat for incoming gradients v = H w with w ~ N(0, I)."""
-        v = _normal(generator, samples, len(self.x)) @ self.derivatives.H[0]
+        v = normal(generator, samples, len(self.x)) @ self.derivatives.H[0]
         x = self.x.expand(samples, -1).clone().requires_grad_()
         g, g_hat = (
             torch.autograd.grad(self.node.with_gradient(name)(x), x, v, materialize_grads=True)[0]
@@ -146,19 +127,16 @@ class Posed:
         return (g * g_hat).sum(-1)
 
 
+Case = tuple[Posed, str, str, float]  # with the proposition, the rule, and the condition number of H_hat
+
+
 def estimate(
-    posed: Posed,
-    proposition: str,
-    rule: str,
-    condition: float,
-    samples: int,
-    generator: torch.Generator,
-    note: str = "",
+    posed: Posed, proposition: str, rule: str, condition: float, samples: int, generator: torch.Generator
 ) -> Estimate:
     """Simulate one expectation, and predict it from the derivatives of the node."""
     d = posed.derivatives
     shift = torch.diagonal(d.H_hat - d.H, dim1=-2, dim2=-1).mean(-1)
-    normalised = proposition in ("2.5", "2.6", NORMALISED)
+    normalised = proposition.startswith(("2.5", "2.6", NORMALISED))
     if rule == "curvature":
         predicted = expected_curvature(d.H, d.A)
     elif normalised:
@@ -167,7 +145,7 @@ def estimate(
         predicted = expected_linear(d.H, d.A)
     values = posed.products(rule, samples, generator)
     return Estimate(
-        proposition=proposition + note,
+        proposition=proposition,
         rule=rule,
         m=d.H.shape[-1],
         p=d.A.shape[-2],
@@ -180,30 +158,26 @@ def estimate(
     )
 
 
-# The simulations.
-
-
-def simulate_linear(samples: int, generator: torch.Generator) -> Iterator[Estimate]:
+def linear_cases(generator: torch.Generator) -> Iterator[Case]:
     """m - p for linear constraints (2.3, 2.4), and for curved ones if their curvature is kept (the extension)."""
     for table, curved in ((LINEAR, False), (CURVED, True)):
         for m, p in table:
             for condition in (1.0, 10.0, 1000.0):
                 curvature = _symmetric(generator, p, m) if curved else torch.zeros(p, m, m, dtype=torch.float64)
                 posed = Posed.at(
-                    y=_normal(generator, m),
-                    multipliers=0.3 * _normal(generator, p),
+                    y=normal(generator, m),
+                    multipliers=0.3 * normal(generator, p),
                     hessian_hat=_definite(generator, m, 1.0, condition),
                     curvature=curvature,
-                    slope=_normal(generator, p, m),
+                    slope=normal(generator, p, m),
                 )
                 name = "extension" if curved else ("2.3" if p == 1 else "2.4")
-                rule = "curvature" if curved else "unconstrained"
-                yield estimate(posed, name, rule, condition, samples, generator)
+                yield posed, name, "curvature" if curved else "unconstrained", condition
 
 
-def simulate_normalised(samples: int, generator: torch.Generator, m: int = 6) -> Iterator[Estimate]:
+def normalised_cases(generator: torch.Generator, m: int = 6) -> Iterator[Case]:
     """Under ||u|| = 1 the expectation changes its sign with the multiplier, unless the curvature is kept."""
-    y = torch.nn.functional.normalize(_normal(generator, m), dim=0)
+    y = torch.nn.functional.normalize(normal(generator, m), dim=0)
     hessian_hat = _definite(generator, m, *SPECTRUM)
     identity = torch.eye(m, dtype=torch.float64).unsqueeze(0)
     condition = SPECTRUM[1] / SPECTRUM[0]
@@ -213,14 +187,14 @@ def simulate_normalised(samples: int, generator: torch.Generator, m: int = 6) ->
             posed = Posed.at(y, shift, sign * hessian_hat, identity, torch.zeros(1, m, dtype=torch.float64))
             name = "2.6" if normalised_case(sign * hessian_hat, shift[0]) else "2.5"
             mirrored = "" if sign > 0 else ", H_hat < 0"
-            yield estimate(posed, name, "unconstrained", condition, samples, generator, mirrored)
-            yield estimate(posed, NORMALISED, "curvature", condition, samples, generator, mirrored)
+            yield posed, name + mirrored, "unconstrained", condition
+            yield posed, NORMALISED + mirrored, "curvature", condition
 
 
 def measure_worst_case(condition: float, generator: torch.Generator, m: int = 5) -> WorstCase:
     """The worst case of random constraints: within its bounds, and found again by a search over w."""
     hessian = _definite(generator, m, 1.0, condition, CONSTRAINTS)
-    a = _normal(generator, CONSTRAINTS, m)
+    a = normal(generator, CONSTRAINTS, m)
     values = worst_case(hessian, a.unsqueeze(-2))
     (lower, upper), sharp = worst_case_bounds(hessian), sharp_upper_bound(hessian)
     slack = 1e-9 * upper
@@ -228,16 +202,8 @@ def measure_worst_case(condition: float, generator: torch.Generator, m: int = 5)
     hardest = int(values.argmax())
     searched = search_worst_case(hessian[hardest], a[hardest], generator)
     found = abs(searched - values[hardest].item()) < 1e-4 * values[hardest].item()
-    return WorstCase(
-        condition=condition,
-        lowest=values.min().item(),
-        highest=values.max().item(),
-        searched=searched,
-        lower=1.0,
-        upper=upper[0].item(),
-        sharp=sharp[0].item(),
-        inside=bool(within.all()) and found,
-    )
+    lowest, highest, most, sharpest = (float(x) for x in (values.min(), values.max(), upper[0], sharp[0]))
+    return WorstCase(condition, lowest, highest, searched, 1.0, most, sharpest, bool(within.all()) and found)
 
 
 def search_worst_case(hessian: Tensor, a: Tensor, generator: torch.Generator) -> float:
@@ -249,8 +215,9 @@ def search_worst_case(hessian: Tensor, a: Tensor, generator: torch.Generator) ->
     for _ in range(10):  # squaring, 1024 iterations
         shifted = shifted @ shifted
         shifted = shifted / shifted.norm()
-    w = torch.nn.functional.normalize(shifted @ _normal(generator, len(a), 20), dim=0)
-    return (w * (matrix @ w)).sum(0).max().item()
+    w = torch.nn.functional.normalize(shifted @ normal(generator, len(a), 20), dim=0)
+    found: float = (w * (matrix @ w)).sum(0).max().item()
+    return found
 
 
 def judge(estimates: list[Estimate]) -> list[Estimate]:
@@ -264,67 +231,14 @@ def judge(estimates: list[Estimate]) -> list[Estimate]:
     return judged
 
 
-# Random matrices and output.
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """The matrices are small: on a busy machine more threads would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def _symmetric(generator: torch.Generator, *shape: int) -> Tensor:
-    x = _normal(generator, *shape, shape[-1])
+    x = normal(generator, *shape, shape[-1])
     return 0.25 * (x + x.mT)
 
 
 def _definite(generator: torch.Generator, m: int, low: float, high: float, *batch: int) -> Tensor:
     """Positive definite matrices with random eigenvectors and eigenvalues from low to high."""
-    basis = torch.linalg.qr(_normal(generator, *batch, m, m)).Q
-    return basis @ torch.diag(torch.logspace(0, 1, m, base=high / low, dtype=torch.float64) * low) @ basis.mT
-
-
-def _write(path: Path, rows: list[Estimate] | list[WorstCase]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(rows[0])])
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in rows)
-
-
-def _tables(estimates: list[Estimate], worst: list[WorstCase]) -> str:
-    head = ["proposition", "rule", "m", "p", "cond(H_hat)", "multiplier", "predicted", "estimate", "+-", "holds"]
-    rows = [
-        [
-            row.proposition,
-            row.rule,
-            *(str(x) for x in (row.m, row.p)),
-            f"{row.condition:g}",
-            "" if math.isnan(row.multiplier) else f"{row.multiplier:.2f}",
-            *(f"{x:.3f}" for x in (row.predicted, row.mean, row.half_width)),
-            "yes" if row.inside else "NO",
-        ]
-        for row in estimates
-    ]
-    bounds = ["cond(H)", "lower bound", "smallest", "largest", "search", "sharp bound", "paper's bound", "holds"]
-    lines = [
-        [f"{x:.4g}" for x in (row.condition, row.lower, row.lowest, row.highest, row.searched, row.sharp, row.upper)]
-        + ["yes" if row.inside else "NO"]
-        for row in worst
-    ]
-    return "\n".join(
-        [
-            "E[g'g_hat] over H^-1 v ~ N(0, I): prediction and Monte-Carlo estimate",
-            as_text(head, rows),
-            f"\nProposition 2.2: the worst case over {CONSTRAINTS} random constraints for each condition number",
-            as_text(bounds, lines),
-        ]
-    )
+    basis = torch.linalg.qr(normal(generator, *batch, m, m)).Q
+    spectrum = low * torch.logspace(0, 1, m, base=high / low, dtype=torch.float64)
+    matrices: Tensor = basis @ torch.diag(spectrum) @ basis.mT
+    return matrices

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import builtins
-import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,7 @@ from torch import Tensor, nn
 
 from declarative import DeclarativeNode, compare
 from declarative.reports.compare import LISTED, ComparisonReport, Difference
-from experiments.compare import run as experiment
-from experiments.compare.cases import Case as Twice
-from experiments.compare.cases import Draw, layer_cases, node_cases, transport_cases
+from experiments.shared.inputs import Draw
 from problems import BallProjection, OptimalTransport, QuadraticProgram, RobustPooling, SphereProjection
 from problems.reference import DEFAULT, STATEMENTS, MissingReferenceError, Reference, Statement, load, reference
 from tests.support.problem_table import TABLE, Case
@@ -29,11 +24,6 @@ CONVEX = [
     for case in TABLE
     if isinstance(case.layer, tuple(STATEMENTS)) and case.name not in ("pooling-welsch", "pooling-truncated")
 ]
-
-
-def small_cases(batch: int = 2) -> list[Twice]:
-    draw = Draw(batch, torch.Generator().manual_seed(1))
-    return [*transport_cases(3, draw), *layer_cases(draw), *node_cases(draw)]
 
 
 def normalise(x: Tensor) -> Tensor:
@@ -77,14 +67,6 @@ def test_single_problems_agree(case: Case) -> None:
 def zip_prepared(case: Case) -> list[tuple[Tensor, Tensor]]:
     xs = case.inputs()
     return list(zip(xs, case.layer.prepare(*xs)[: len(xs)], strict=True))
-
-
-@pytest.mark.parametrize("case", small_cases(), ids=lambda case: case.name)
-def test_the_experiment_holds_at_small_sizes(case: Twice) -> None:
-    """Also finite differences, the literal Proposition 2.1, and nodes that are given by callables alone."""
-    report = compare(case.node, case.build(), *case.xs.values(), seconds=0)
-    for row in experiment.judge_case(case, report):
-        assert row.holds == "yes", row
 
 
 def test_float32_agrees_to_its_own_precision() -> None:
@@ -298,58 +280,7 @@ def test_misuse_is_refused(arguments: Any, options: Any, error: type[Exception],
         compare(*arguments, **options)
 
 
-# The command.
-
-
-def options(out: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    experiment.add_arguments(parser)
-    args = parser.parse_args(["--sizes", "2", "--batch", "2", "--seconds", "0"])
-    args.out = out
-    return args
-
-
-def test_the_command_writes_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(experiment, "all_cases", lambda *_: small_cases()[:2])
-    assert experiment.run(options(tmp_path)) == 0
-    with open(tmp_path / "compare" / "compare.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["input"] for row in rows] == ["M", "M", "r", "c"]
-    assert all(float(row["gradient"]) < 5e-6 and row["holds"] == "yes" for row in rows)
-    assert {path.name for path in (tmp_path / "compare").iterdir()} == {
-        "compare.csv",
-        "compare_speed.csv",
-        "compare.txt",
-        "compare.html",
-    }
-    assert "4 of 4 comparisons hold" in capsys.readouterr().out
-
-
-def test_a_disagreement_fails_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, start=2)
-
-    def other_plane(cp: Any, *_: Tensor) -> Statement:
-        u, x = cp.Variable(2), cp.Parameter(2)
-        return Statement(cp.sum_squares(u - x), [u[0] + 2 * u[1] == 1], [x], u)
-
-    def broken(_: Tensor) -> Tensor:
-        raise RuntimeError("out of order")
-
-    cases = [Twice.own("wrong", node, other_plane, x=X), Twice("broken", node, {"x": X}, lambda: broken)]
-    monkeypatch.setattr(experiment, "all_cases", lambda *_: cases)
-    assert experiment.run(options(tmp_path)) == 1
-    told = capsys.readouterr().out
-    assert "FAILED wrong, x: solution" in told
-    assert "FAILED broken: RuntimeError: out of order" in told
-
-
-def test_without_cvxpylayers_there_is_a_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_cvxpylayers_there_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any, **options: Any) -> Any:
@@ -358,8 +289,6 @@ def test_without_cvxpylayers_there_is_a_message(
         return real(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert experiment.run(options(tmp_path)) == 2
-    assert "declarative-nodes[reference]" in capsys.readouterr().err
     with pytest.raises(MissingReferenceError, match="pip install"):
         reference(BallProjection(), X)
     with pytest.raises(MissingReferenceError):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from experiments.shared.files import read_csv
+from experiments.theory import figures
 from experiments.theory import simulation as theory
+from tests.support.experiments import command
 
 
 @pytest.fixture
@@ -25,16 +26,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_all_predictions_hold_and_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert theory.run(tmp_path, samples=2000) == 0
+    assert command(tmp_path, "theory", "--samples", "2000") == 0
     assert "19 of 19 predictions hold" in capsys.readouterr().out
-    with open(tmp_path / "theory_expectations.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(tmp_path / "theory" / "theory_expectations.csv")
     assert {row["proposition"] for row in rows} >= {"2.3", "2.4", "2.5", "2.6", "extension", "2.6, H_hat < 0"}
     ascending = [row for row in rows if float(row["case"]) < 0]
     assert len(ascending) == 1
     assert float(ascending[0]["mean"]) < 0
     for name in ("theory_worst_case", "theory_normalisation", "theory_m_minus_p"):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "theory" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def tiny(small: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr(theory, "CURVED", ())
     monkeypatch.setattr(theory, "MULTIPLIERS", (8.0,))
     monkeypatch.setattr(theory, "MIRRORED", ())
-    monkeypatch.setattr(theory.theory_plots, "draw", lambda *_: None)
+    monkeypatch.setattr(figures, "draw", lambda *_: {})
 
 
 @pytest.mark.usefixtures("tiny")
 def test_the_part_that_is_to_fail_succeeds_by_itself(tmp_path: Path) -> None:
-    assert theory.run(tmp_path, samples=2000) == 0
+    assert command(tmp_path, "theory", "--samples", "2000") == 0
 
 
 @pytest.mark.usefixtures("tiny")
@@ -59,21 +59,21 @@ def test_a_wrong_prediction_fails_the_run(
 ) -> None:
     right = getattr(theory, name)
     monkeypatch.setattr(theory, name, lambda *arguments: right(*arguments) + 1)
-    assert theory.run(tmp_path, samples=2000) == 1
+    assert command(tmp_path, "theory", "--samples", "2000") == 1
     assert "NO" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("tiny")
 def test_a_wrong_bound_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theory, "sharp_upper_bound", lambda hessian: torch.ones(hessian.shape[0], dtype=hessian.dtype))
-    assert theory.run(tmp_path, samples=1000) == 1
+    assert command(tmp_path, "theory", "--samples", "1000") == 1
 
 
 @pytest.mark.usefixtures("tiny")
 def test_a_wrong_sign_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = theory.normalised_case
     monkeypatch.setattr(theory, "normalised_case", lambda *arguments: -right(*arguments))
-    assert theory.run(tmp_path, samples=1000) == 1
+    assert command(tmp_path, "theory", "--samples", "1000") == 1
 
 
 def test_intervals_share_one_level() -> None:
@@ -100,9 +100,6 @@ def test_posed_problems_have_the_derivatives_that_were_chosen() -> None:
     torch.testing.assert_close(d.B[0], torch.eye(4, dtype=torch.float64))
 
 
-def test_options_and_their_limits(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    theory.add_arguments(parser)
-    assert vars(parser.parse_args(["--samples", "3000"])) == {"samples": 3000, "seed": 0}
-    with pytest.raises(ValueError, match="at least 1000"):
-        theory.run(tmp_path, samples=10)
+def test_too_few_samples_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(tmp_path, "theory", "--samples", "10") == 2
+    assert "--samples must be at least 1000" in capsys.readouterr().err

@@ -11,25 +11,22 @@ whatever else the machine does at the time slows all of them alike.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from declarative import Adaptive, Rule
+from declarative import Rule
 from problems import OptimalTransport
 
-from ..paper.progress import Progress
-from ..paper.rules import make_rules
-from . import common as applications
-from .common import Clock
-from .sorting_data import Digits, accuracies, draw_sequences, load_digits, split_images, target_plan
+from ...shared.jobs import Tick
+from ...shared.rules import cheap_share, counted_warnings, make_rule
+from ..course import Course
+from ..sampling import draw_groups, split
+from .data import SPLIT, Digits, accuracies, load_digits, target_plan
 
 UNROLLED = "unrolled"  # autograd through a fixed number of Sinkhorn's iterations, instead of the layer
 RULES = ("exact", "unconstrained", "adaptive", UNROLLED)
@@ -59,71 +56,32 @@ class Settings:
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command line."""
-    applications.add_arguments(parser, Settings())
+def train_seed(settings: Settings, n: int, centred: bool, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
+    """Every rule on one seed of one case."""
+    first = seed == settings.seed
+    with counted_warnings() as warned:
+        task = Task.make(load_digits(), n, centred, seed, settings)
+        learners = train(task, (*RULES, ONCE) if first else RULES, tick)
+        runs = [learner.result() for learner in learners.values()]
+    cases = [{"n": n, "centred": centred, **first_seed(task, learners)}] if first else []
+    words = ", ".join(f"{rule} {one.course.curve['whole'][-1]:.1%}" for rule, one in learners.items())
+    return {"runs": runs, "cases": cases, "warnings": warned}, words
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train, print a table, and keep the results."""
-    from . import sorting_report  # draws: not needed to train
-
-    return applications.run(args, Settings(), QUICK, measure, save, sorting_report)
-
-
-def save(out: Path, record: dict[str, Any]) -> Path:
-    """Keep the record, and as tables the curves and what they end with."""
-    curves = [
-        {name: one[name] for name in ("n", "centred", "rule", "seed")} | dict(zip(one["curve"], values, strict=True))
-        for one in record["runs"]
-        for values in zip(*one["curve"].values(), strict=True)
-    ]
-    final = [
-        {name: value for name, value in one.items() if name != "curve"}
-        | {f"test_{name}": values[-1] for name, values in one["curve"].items() if name != "step"}
-        for one in record["runs"]
-    ]
-    return applications.save(out, "sorting", record, {"sorting": final, "curves": curves})
-
-
-def measure(settings: Settings) -> dict[str, Any]:
-    """Every case, seed and rule."""
-    digits = load_digits()
-    progress = Progress(len(settings.cases) * settings.seeds, math.ceil(settings.steps / settings.every))
-    runs, cases = [], []
-    with applications.counted_warnings() as warned:
-        for n, centred in settings.cases:
-            for seed in range(settings.seed, settings.seed + settings.seeds):
-                progress.start(f"{name_of(n, centred)}, seed {seed}")
-                first = seed == settings.seed
-                task = Task.make(digits, n, centred, seed, settings)
-                learners = train(task, (*RULES, ONCE) if first else RULES, progress.tick)
-                runs += [learner.result() for learner in learners.values()]
-                if first:
-                    cases.append({"n": n, "centred": centred, **first_seed(task, learners)})
-                progress.finish(", ".join(f"{rule} {one.curve['whole'][-1]:.1%}" for rule, one in learners.items()))
-    return {"settings": dataclasses.asdict(settings), "runs": runs, "cases": cases, "warnings": warned}
-
-
-def train(task: Task, rules: Sequence[str], tick: Callable[[], None]) -> dict[str, Learner]:
-    """A learner for each rule, all trained."""
+def train(task: Task, rules: Sequence[str], tick: Tick = lambda _: None) -> dict[str, Learner]:
+    """A learner for each rule, all trained, with a look at the test sequences now and then."""
     learners = {rule: Learner(rule, task) for rule in rules}
-    for steps in stretches(task.settings.steps, task.settings.every):
+    steps, every = task.settings.steps, task.settings.every
+    for done in range(0, steps, every):
         for learner in learners.values():
-            learner.advance(steps)
-        tick()
+            learner.advance(min(every, steps - done))
+        tick(done / steps)
     return learners
 
 
 def name_of(n: int, centred: bool) -> str:
     """A case for readers."""
     return f"n = {n}{', centred' if centred else ''}"
-
-
-def stretches(steps: int, every: int) -> Iterator[int]:
-    """How many steps from one look at the test sequences to the next."""
-    for done in range(0, steps, every):
-        yield min(every, steps - done)
 
 
 @dataclass(frozen=True)
@@ -141,10 +99,10 @@ class Task:
     @classmethod
     def make(cls, digits: Digits, n: int, centred: bool, seed: int, settings: Settings) -> Task:
         """Split the images, and draw the sequences."""
-        pools = split_images(len(digits.labels), seed)
+        pools = split(SPLIT, seed)
         generator = torch.Generator().manual_seed(seed)
         sequences = {
-            name: draw_sequences(pools[name], settings.sequences, n, generator) for name in ("validation", "test")
+            name: draw_groups(pools[name], settings.sequences, n, generator) for name in ("validation", "test")
         }
         return cls(digits, n, centred, seed, settings, pools, sequences)
 
@@ -182,53 +140,33 @@ def unrolled_transport(costs: Tensor, gamma: float, iterations: int) -> Tensor:
     return (kernel + rows.unsqueeze(-1) + columns.unsqueeze(-2)).exp()
 
 
-@dataclass
 class Learner:
     """One network in training with one rule."""
 
-    rule: str
-    task: Task
-    clock: Clock = field(default_factory=Clock)
-    curve: dict[str, list[float]] = field(
-        default_factory=lambda: {name: [] for name in ("step", "seconds", "loss", "whole", "places")}
-    )
-
-    def __post_init__(self) -> None:
-        settings = self.task.settings
-        self.network = make_network(self.task.seed)
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate)
-        self.generator = torch.Generator().manual_seed(self.task.seed + 1)  # of the training sequences
-        self.gradient = None if self.rule == UNROLLED else make_rules(self.rule, 1)[0]
-        self.layer = make_layer(self.gradient, self.task)
-        self.steps = 0
+    def __init__(self, rule: str, task: Task) -> None:
+        self.rule, self.task = rule, task
+        self.network = make_network(task.seed)
+        self.course = Course(list(self.network.parameters()), task.settings.learning_rate, ("whole", "places"))
+        self.generator = torch.Generator().manual_seed(task.seed + 1)  # of the training sequences
+        self.gradient = None if rule == UNROLLED else make_rule(rule)
+        self.layer = make_layer(self.gradient, task)
 
     def advance(self, steps: int) -> None:
         """Train for some steps, and look at the test sequences."""
-        with self.clock.running():
-            for _ in range(steps):
-                loss = self._step()
-        self.steps += steps
-        whole, places = self.accuracies("test")
-        for name, value in (("step", self.steps), ("seconds", self.clock.total), ("loss", loss.item())):
-            self.curve[name].append(value)
-        self.curve["whole"].append(whole)
-        self.curve["places"].append(places)
+        self.course.advance(steps, self._loss, lambda: self.accuracies("test"))
 
-    def _step(self) -> Tensor:
+    def _loss(self) -> Tensor:
         task = self.task
-        sequences = draw_sequences(task.pools["train"], task.settings.batch, task.n, self.generator)
+        sequences = draw_groups(task.pools["train"], task.settings.batch, task.n, self.generator)
         scores = self.network(task.digits.images[sequences].flatten(0, 1).unsqueeze(1)).view(sequences.shape)
-        plan = self.clock(self.layer, rank_costs(scores, task.centred))
-        loss = task.n * (plan - target_plan(task.digits.labels[sequences])).square().sum((-2, -1)).mean()
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
-        return loss.detach()
+        plan = self.course.clock(self.layer, rank_costs(scores, task.centred))
+        return task.n * (plan - target_plan(task.digits.labels[sequences])).square().sum((-2, -1)).mean()
 
     def scores(self, images: Tensor) -> Tensor:
         """The scores of images by their numbers, of any shape."""
         with torch.no_grad():
-            return self.network(self.task.digits.images[images.flatten()].unsqueeze(1)).view(images.shape)
+            scores: Tensor = self.network(self.task.digits.images[images.flatten()].unsqueeze(1))
+        return scores.view(images.shape)
 
     def test_scores(self) -> Tensor:
         """The scores of all test images."""
@@ -243,18 +181,15 @@ class Learner:
 
     def result(self) -> dict[str, Any]:
         """Everything that is kept of the run."""
-        cheap = self.gradient.cheap_calls / self.gradient.calls if isinstance(self.gradient, Adaptive) else None
         return {
             "n": self.task.n,
             "centred": self.task.centred,
             "rule": self.rule,
             "seed": self.task.seed,
             "validation_whole": self.accuracies("validation")[0],
-            "seconds": self.clock.total,
-            "layer_forward": self.clock.forward,
-            "layer_backward": self.clock.backward,
-            "cheap_share": cheap,
-            "curve": self.curve,
+            **self.course.clock.record(),
+            "cheap_share": cheap_share(self.gradient),
+            "curve": self.course.curve,
         }
 
 

@@ -1,31 +1,36 @@
-"""What came of learning to sort, in words, tables and pictures; every sentence is computed from the record."""
+"""What came of learning to sort, in words, a table and pictures; every sentence is computed from the record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from declarative.table import as_text
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
 
-from ..paper import store
-from ..report.markup import DPI, table, themed
-from . import figures as figures
-from .common import TITLES, consistency, mean, spread, warnings_list
-from .sorting import ONCE, RULES, UNROLLED, name_of
-from .sorting_data import SPLIT
+from ...shared.drawing import VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ..application import Record
+from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
+from .training import ONCE, RULES, UNROLLED, name_of
 
 SHARE = 0.95  # of the exact rule's final accuracy: the mark by which times are compared
 CHEAP = ("unconstrained", "adaptive")
-SHOWN = ("exact", "unconstrained")  # as pictures of sorted sequences
-HEAD = (
-    *("case", "rule", "in order", "places right", "seconds", "in the layer"),
-    *("to the mark", "cheap steps"),
+HEAD: tuple[str, ...] = (
+    "case",
+    "rule",
+    "in order",
+    "places right",
+    "seconds",
+    "in the layer",
+    "to the mark",
+    "cheap steps",
 )
-
-Record = dict[str, Any]
+SHOWN = ("exact", "unconstrained")  # the rules whose sorted sequences are shown
+SIDE, GAP, LABEL = 8, 3, 31  # pixels of a digit, between two, and for the names of the lines
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Case:
 
     def of(self, rule: str) -> list[Record]:
         """The runs of a rule, by seed."""
-        return sorted((one for one in self.runs if one["rule"] == rule), key=lambda one: one["seed"])
+        return by_seed(self.runs, rule=rule)
 
     def values(self, rule: str, name: str) -> list[float]:
         """A number of every seed; those of a curve are its last ones."""
@@ -78,10 +83,8 @@ class Case:
 
 def cases(record: Record) -> list[Case]:
     """One for each length, and for centred scores or not."""
-    return [
-        Case(n, centred, [one for one in record["runs"] if (one["n"], one["centred"]) == (n, centred)])
-        for n, centred in record["settings"]["cases"]
-    ]
+    kinds = record["settings"]["cases"]
+    return [Case(n, centred, by_seed(record["runs"], n=n, centred=centred)) for n, centred in kinds]
 
 
 def rows(record: Record) -> list[list[str]]:
@@ -95,7 +98,7 @@ def rows(record: Record) -> list[list[str]]:
                     *(case.name, rule if rule != ONCE else f"{ONCE} (one seed)"),
                     *(spread(case.values(rule, name), ".1%") for name in ("whole", "places")),
                     spread(case.values(rule, "seconds"), ".1f"),
-                    " + ".join(f"{mean(case.values(rule, name)):.1f}" for name in ("layer_forward", "layer_backward")),
+                    in_layer(case.of(rule)),
                     f"{count} of {len(case.of(rule))} seeds" if reached is None else f"{reached[1]:.1f}",
                     f"{mean(case.values(rule, 'cheap_share')):.0%}" if rule == "adaptive" else "",
                 ]
@@ -109,14 +112,10 @@ def sentences(record: Record) -> list[str]:
     return [
         summary(found),
         *(verdict(case, rule) for case in found for rule in CHEAP),
-        *map(most_that_can_be_saved, found),
+        *(f"{case.name}: {most_that_can_be_saved(case.of('exact'))}" for case in found),
         curvature(record),
+        *(against_exact(case, rule) for case in found for rule in (*CHEAP, UNROLLED)),
     ]
-
-
-def differences(record: Record) -> list[str]:
-    """The other rules against the exact one, in words."""
-    return [against_exact(case, rule) for case in cases(record) for rule in (*CHEAP, UNROLLED)]
 
 
 def summary(found: Sequence[Case]) -> str:
@@ -153,17 +152,6 @@ def against_exact(case: Case, rule: str) -> str:
     )
 
 
-def most_that_can_be_saved(case: Case) -> str:
-    """The share of the backward pass, which bounds what any cheaper gradient can save."""
-    total, forward, backward = (
-        mean(case.values("exact", name)) for name in ("seconds", "layer_forward", "layer_backward")
-    )
-    return (
-        f"{case.name}: with the exact rule the layer's backward pass takes {backward / total:.0%} of the training time "
-        f"and its solver {forward / total:.0%}; the former is the most that a cheaper gradient can save of a step."
-    )
-
-
 def curvature(record: Record) -> str:
     """That it is the other cheap rule."""
     apart = max(one["curvature_apart"] for one in record["cases"])
@@ -171,58 +159,61 @@ def curvature(record: Record) -> str:
     return f"curvature and unconstrained, trained on the same seed, are {same}: the constraints are linear."
 
 
-def text(record: Record) -> str:
-    """Table and sentences for a terminal."""
-    return "\n".join([as_text(HEAD, rows(record)), "", *sentences(record), *differences(record)])
+def pictures(record: Record) -> list[Picture]:
+    """For each case its learning curves, then for each case some sorted sequences."""
+    found = [(case, f"n{case.n}{'_centred' if case.centred else ''}") for case in cases(record)]
+    pictures = []
+    for case, file in found:
+        alt, caption = f"Accuracy in training, {case.name}", f"{case.name}: seeds light, mean dark"
+        pictures.append(Picture(f"curves_{file}", alt, caption, partial(accuracy_curves, case.runs), wide=True))
+    for (case, file), example in zip(found, record["cases"], strict=True):
+        caption = f"{case.name}: the first test sequences of the first seed, wrong places framed"
+        draw = partial(sorted_sequences, example)
+        pictures.append(Picture(f"sorted_{file}", f"Sorted test sequences, {case.name}", caption, draw))
+    return pictures
 
 
-def draw(place: Path, record: Record) -> None:
-    """Write the pictures."""
-    for case, example in zip(cases(record), record["cases"], strict=True):
-        name = f"n{case.n}{'_centred' if case.centred else ''}"
-        store.write(place / f"curves_{name}.png", figures.accuracy_curves(case.runs, RULES))
-        store.write(place / f"sorted_{name}.png", figures.sorted_sequences(example, SHOWN))
+def accuracy_curves(runs: Sequence[Record], theme: Theme, dpi: int) -> bytes:
+    """The share of the test sequences in order, by step and by time."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(1, 2, sharey=True)
+        for ax, x in zip(axes, ("step", "seconds"), strict=True):
+            for rule in RULES:
+                curves = [one["curve"] for one in runs if one["rule"] == rule]
+                draw_runs(ax, rule, [curve["whole"] for curve in curves], [curve[x] for curve in curves])
+            ax.set_xlabel({"step": "training step", "seconds": "seconds of training"}[x])
+            ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            ax.set_ylim(bottom=0)
+            plain(ax, theme)
+        axes[0].set_ylabel("test sequences wholly in order")
+        legend(axes[0])
+
+    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
 
 
-def section(record: Record) -> str:
-    """The section of the page."""
-    settings = record["settings"]
-    pictures = "".join(
-        themed(
-            f"Accuracy in training, {case.name}",
-            f"{case.name}: seeds light, mean dark",
-            lambda theme, case=case: figures.accuracy_curves(case.runs, RULES, theme, DPI),
-        )
-        for case in cases(record)
-    )
-    sequences = "".join(
-        themed(
-            f"Sorted test sequences, {case.name}",
-            f"{case.name}: the first test sequences of the first seed, wrong places framed",
-            lambda theme, example=example: figures.sorted_sequences(example, SHOWN, theme, DPI),
-        )
-        for case, example in zip(cases(record), record["cases"], strict=True)
-    )
-    said, more = ("".join(f"<li>{escape(line)}</li>" for line in lines(record)) for lines in (sentences, differences))
-    return f"""<section id="sorting">
-<h2>{TITLES["sorting"]} <code>sorting</code></h2>
-<p>Scikit-learn's digits, 8 by 8 pixels. A small convolutional network gives each of n images a score between -1 and 1;
-the transport plan between scores and ranks is a soft permutation, which training brings close to the sorting one, from
-the order alone. {SPLIT["train"]} images for training, {SPLIT["validation"]} for the choice of gamma
-({settings["gamma"]:g}) and learning rate ({settings["learning_rate"]:g}), {SPLIT["test"]} for testing; none serves
-twice. Digits repeat in a sequence, and equal digits may come in any order: places are right if the digits read off
-there are.</p>
-<p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
-sequences, on {settings["seeds"]} seeds, each with its own split; {UNROLLED} is plain autograd through
-{settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the plan,
-which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
-Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
-backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
-over seeds, if all of them reach it.</p>
-<ul>{said}</ul>
-<details><summary>The other rules against the exact one</summary><ul>{more}</ul></details>
-{table(HEAD, rows(record))}
-<div class="wide">{pictures}</div>
-<div class="figures">{sequences}</div>
-{warnings_list(record["warnings"])}
-</section>"""
+def sorted_sequences(example: Record, theme: Theme, dpi: int) -> bytes:
+    """Test sequences as they came and as each rule sorts them, with wrong places framed."""
+    images, labels = np.array(example["images"]), np.array(example["labels"])
+    count, n = labels.shape
+    lines = 1 + len(SHOWN)
+
+    def draw(figure: Figure) -> None:
+        for k, (ax,) in enumerate(figure.subplots(count, 1, squeeze=False)):
+            orders = [np.arange(n), *(np.argsort(example["scores"][rule][k], kind="stable") for rule in SHOWN)]
+            for line, (name, order) in enumerate(zip(("as given", *SHOWN), orders, strict=True)):
+                ax.text(-GAP, line * (SIDE + GAP) + SIDE / 2, name, ha="right", va="center", fontsize=9.5)
+                wrong = labels[k][order] != np.sort(labels[k]) if line else np.zeros(n, bool)
+                for column, (item, bad) in enumerate(zip(order, wrong, strict=True)):
+                    _draw_digit(ax, images[k, item], line, column, bad)
+            ax.set(xlim=(-LABEL, n * (SIDE + GAP)), ylim=(lines * (SIDE + GAP), -1), aspect="equal")
+            ax.set_axis_off()
+
+    return on_canvas(draw, (1.4 + 0.5 * n, 0.58 * lines * count), "png", theme, dpi)
+
+
+def _draw_digit(ax: Any, image: Any, line: int, column: int, wrong: bool) -> None:
+    x, y = column * (SIDE + GAP), line * (SIDE + GAP)
+    ax.imshow(image, cmap="gray_r", vmin=0, vmax=16, extent=(x, x + SIDE, y + SIDE, y))
+    if wrong:
+        ax.add_patch(Rectangle((x, y), SIDE, SIDE, fill=False, edgecolor=VERMILION, linewidth=2.5))

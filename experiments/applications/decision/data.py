@@ -21,7 +21,7 @@ from torch import Tensor
 from declarative import Rule
 from problems import QuadraticProgram
 
-from .common import load_bundled
+from ..sampling import load_bundled
 
 GROUP = 10  # patients that compete
 BUDGET = 3.0  # full doses of the average patient
@@ -51,21 +51,10 @@ def load_patients(names: tuple[str, ...] | None = BEFORE_BLOOD_TEST) -> Patients
     return Patients(table[:, columns], mass / mass.mean(), torch.tensor(data.target, dtype=torch.float64) / 100)
 
 
-def split_patients(count: int, seed: int) -> dict[str, Tensor]:
-    """Who serves for what; nobody serves twice."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return dict(zip(SPLIT, order.split(list(SPLIT.values())), strict=True))
-
-
 def standardised(patients: Patients, train: Tensor) -> Patients:
     """Measurements in standard deviations from the mean of the training patients."""
     seen = patients.features[train]
     return Patients((patients.features - seen.mean(0)) / seen.std(0), patients.weights, patients.progression)
-
-
-def draw_groups(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:  # (count, GROUP)
-    """Groups of different patients of the pool."""
-    return pool[torch.rand(count, len(pool), generator=generator).topk(GROUP).indices]
 
 
 @dataclass(frozen=True)
@@ -80,7 +69,9 @@ class Allocation:
         bounds = torch.cat([torch.ones(GROUP), torch.zeros(GROUP)]).to(predicted)
         budget = torch.full((1,), BUDGET, dtype=predicted.dtype)
         program = QuadraticProgram(gradient=rule, on_failure="mask")
-        return program(SATURATION * eye, -predicted, self.weights.unsqueeze(-2), budget, torch.cat([eye, -eye]), bounds)
+        rows = self.weights.unsqueeze(-2)
+        shares: Tensor = program(SATURATION * eye, -predicted, rows, budget, torch.cat([eye, -eye]), bounds)
+        return shares
 
 
 def worth(shares: Tensor, progression: Tensor) -> Tensor:  # (batch, GROUP), (batch, GROUP) -> (batch,)

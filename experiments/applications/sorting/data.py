@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .common import load_bundled
+from ..sampling import load_bundled
 
 SPLIT = {"train": 1000, "validation": 297, "test": 500}  # of 1797 images
 
@@ -28,17 +28,6 @@ def load_digits() -> Digits:
     """Scikit-learn's digits."""
     data = load_bundled("digits")
     return Digits(torch.tensor(data.images / 16, dtype=torch.float32), torch.tensor(data.target))
-
-
-def split_images(count: int, seed: int) -> dict[str, Tensor]:
-    """Which images serve for what; none serves twice."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return dict(zip(SPLIT, order.split(list(SPLIT.values())), strict=True))
-
-
-def draw_sequences(pool: Tensor, count: int, n: int, generator: torch.Generator) -> Tensor:  # (count, n)
-    """Sequences of n different images of the pool."""
-    return pool[torch.rand(count, len(pool), generator=generator).topk(n).indices]
 
 
 def target_plan(labels: Tensor) -> Tensor:  # (batch, n) -> (batch, n, n)

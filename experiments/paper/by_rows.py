@@ -1,8 +1,9 @@
-"""The gradient rules that the experiments compare, and how one batch is differentiated by several of them."""
+"""One batch, differentiated by several gradient rules."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -10,34 +11,26 @@ from torch import Tensor
 
 from declarative import Adaptive, Exact, Rule
 from declarative.derivatives import Point
-from declarative.gradients import RULES
 from declarative.linear.contract import Pair
-
-NAMES = ("exact", "unconstrained", "curvature", "adaptive")
-
-Part = tuple[slice, Rule]
-
-
-def make_rules(name: str, repeats: int) -> list[Rule]:
-    """A rule for each repeat.
-
-    The adaptive one has state, so that each repeat needs its own and decides for itself; its settings are the defaults.
-    """
-    if name == "adaptive":
-        return [Adaptive() for _ in range(repeats)]
-    return [RULES[name]] * repeats
 
 
 class ByRows(Rule):
     """Differentiates each part of a batch by a rule of its own, after one forward pass for all.
 
     The exact gradient of every problem is computed too and left in ``exact``, for comparison: an instance serves one
-    training run.
+    training run. Neighbours with the same rule are differentiated at once.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = [part for part in merge(parts) if not isinstance(part[1], Exact)]
+    def __init__(self, rules: Sequence[Rule], size: int) -> None:  # of each part: its rule; how many problems
+        self.parts: list[tuple[slice, Rule]] = []
         self.exact = torch.empty(0)
+        start = 0
+        for _, same in itertools.groupby(rules, id):
+            rule, *others = same
+            rows = slice(start, start + size * (1 + len(others)))
+            start = rows.stop
+            if not isinstance(rule, Exact):
+                self.parts.append((rows, rule))
 
     def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return Exact().solve(point, v, w)
@@ -52,18 +45,7 @@ class ByRows(Rule):
         return (used,)
 
 
-def merge(parts: Sequence[Part]) -> list[Part]:
-    """Neighbours with the same rule become one part, which is differentiated at once."""
-    merged: list[Part] = []
-    for rows, rule in parts:
-        if merged and merged[-1][1] is rule and merged[-1][0].stop == rows.start:
-            merged[-1] = (slice(merged[-1][0].start, rows.stop), rule)
-        else:
-            merged.append((rows, rule))
-    return merged
-
-
-def _take(point: Point, rows: slice) -> Point:
+from declarative.derivatives import Point
     u = point.u[rows]
     return dataclasses.replace(
         point,

@@ -1,52 +1,40 @@
-"""The plots of the theory experiment, in colours that the colour-blind can tell apart (Okabe and Ito)."""
+"""The plots of the theory experiment."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from functools import partial
+from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from .simulation import Estimate, WorstCase
+from ..shared.drawing import BLUE, ORANGE, SKY, VERMILION, on_canvas
+from .simulation import SPECTRUM, Estimate, WorstCase
 
-BLUE, ORANGE, VERMILION, SKY = "#0072B2", "#E69F00", "#D55E00", "#56B4E9"
 ESTIMATE = "estimate, joint 99.9 % interval"
 
 
-def draw(out: Path, estimates: list[Estimate], worst: list[WorstCase], spectrum: tuple[float, float]) -> None:
-    """Write the three plots."""
-    _save(out / "theory_worst_case.png", _draw_worst_case, worst)
-    _save(out / "theory_normalisation.png", _draw_normalisation, estimates, spectrum)
-    _save(out / "theory_m_minus_p.png", _draw_degrees_of_freedom, estimates)
+def draw(estimates: Sequence[Estimate], worst: Sequence[WorstCase]) -> dict[str, bytes]:
+    """The plots by name, as PNG."""
+    plots = {
+        "theory_worst_case": partial(_draw_worst_case, worst),
+        "theory_normalisation": partial(_draw_normalisation, estimates),
+        "theory_m_minus_p": partial(_draw_degrees_of_freedom, estimates),
+    }
+    return {name: on_canvas(draw_into, (7, 4.5)) for name, draw_into in plots.items()}
 
 
-def _save(path: Path, draw_into: Any, *arguments: Any) -> None:
-    figure = Figure(figsize=(7, 4.5), layout="constrained")  # no pyplot: nothing global, no display
-    FigureCanvasAgg(figure)
-    draw_into(figure.add_subplot(), *arguments)
-    figure.savefig(path, dpi=150)
-
-
-def _draw_worst_case(ax: Any, worst: Sequence[WorstCase]) -> None:
-    condition = [row.condition for row in worst]
-    ax.plot(
-        condition, [row.upper for row in worst], color=VERMILION, ls="--", label="paper's upper bound (1 + cond) / 2"
-    )
-    ax.plot(condition, [row.sharp for row in worst], color=ORANGE, label="sharp upper bound, grows like sqrt(cond)")
-    ax.fill_between(
-        condition,
-        [row.lowest for row in worst],
-        [row.highest for row in worst],
-        color=SKY,
-        alpha=0.5,
-        label="random constraints, closed form",
-    )
-    ax.plot(condition, [row.searched for row in worst], "o", color=BLUE, label="the largest, found by search over w")
-    ax.plot(condition, [row.lower for row in worst], color="black", ls=":", label="lower bound 1")
+def _draw_worst_case(worst: Sequence[WorstCase], figure: Figure) -> None:
+    ax = figure.subplots()
+    of = {field.name: [getattr(row, field.name) for row in worst] for field in fields(WorstCase)}
+    condition, random = of["condition"], "random constraints, closed form"
+    ax.plot(condition, of["upper"], color=VERMILION, ls="--", label="paper's upper bound (1 + cond) / 2")
+    ax.plot(condition, of["sharp"], color=ORANGE, label="sharp upper bound, grows like sqrt(cond)")
+    ax.fill_between(condition, of["lowest"], of["highest"], color=SKY, alpha=0.5, label=random)
+    ax.plot(condition, of["searched"], "o", color=BLUE, label="the largest, found by search over w")
+    ax.plot(condition, of["lower"], color="black", ls=":", label="lower bound 1")
     ax.set(
         xscale="log", yscale="log", xlabel="condition number of H", ylabel="max over |w| = 1 of w'(aa'H⁻¹ / a'H⁻¹a)w"
     )
@@ -54,15 +42,16 @@ def _draw_worst_case(ax: Any, worst: Sequence[WorstCase]) -> None:
     ax.legend(fontsize=8)
 
 
-def _draw_normalisation(ax: Any, estimates: Sequence[Estimate], spectrum: tuple[float, float]) -> None:
+def _draw_normalisation(estimates: Sequence[Estimate], figure: Figure) -> None:
+    ax = figure.subplots()
     ax.axhline(0, color="black", lw=0.8)
-    ax.axvspan(*spectrum, color="0.9", label="λ within the spectrum of Ĥ: the sign is open")
+    ax.axvspan(*SPECTRUM, color="0.9", label="λ within the spectrum of Ĥ: the sign is open")
     for rule, colour, marker in (("unconstrained", VERMILION, "o"), ("curvature", BLUE, "s")):
         rows = [row for row in estimates if row.rule == rule and not math.isnan(row.multiplier)]
         rows = [row for row in rows if "H_hat < 0" not in row.proposition]
-        below = [row for row in rows if row.multiplier < spectrum[0]]
-        above = [row for row in rows if row.multiplier > spectrum[1]]
-        between = [row for row in rows if spectrum[0] < row.multiplier < spectrum[1]]
+        below = [row for row in rows if row.multiplier < SPECTRUM[0]]
+        above = [row for row in rows if row.multiplier > SPECTRUM[1]]
+        between = [row for row in rows if SPECTRUM[0] < row.multiplier < SPECTRUM[1]]
         for part, style, label in ((below, "-", f"{rule}: prediction"), (above, "-", None), (between, "x", None)):
             ax.plot([row.multiplier for row in part], [row.predicted for row in part], style, color=colour, label=label)
         _intervals(ax, [row.multiplier for row in rows], rows, f"{rule}: {ESTIMATE}", colour, marker)
@@ -73,7 +62,8 @@ def _draw_normalisation(ax: Any, estimates: Sequence[Estimate], spectrum: tuple[
     ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 0.08))
 
 
-def _draw_degrees_of_freedom(ax: Any, estimates: Sequence[Estimate]) -> None:
+def _draw_degrees_of_freedom(estimates: Sequence[Estimate], figure: Figure) -> None:
+    ax = figure.subplots()
     plain = [row for row in estimates if math.isnan(row.multiplier)]
     free = sorted({row.m - row.p for row in plain})
     ax.hlines(free, [x - 0.45 for x in free], [x + 0.45 for x in free], color="black", lw=1, label="prediction m - p")

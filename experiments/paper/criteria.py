@@ -30,9 +30,6 @@ class Judgement:
     evidence: str
 
 
-# Measures.
-
-
 def loss_at(curves: Curves, rule: str, iteration: int) -> float:
     """The mean loss of the repeats."""
     return float(curves.of(rule).loss[0, :, iteration].mean())
@@ -54,9 +51,6 @@ def ratio(curves: Curves, rule: str, iteration: int) -> float:
     """A rule's loss in units of the exact gradient's; infinite where that has none."""
     exact = loss_at(curves, "exact", iteration)
     return loss_at(curves, rule, iteration) / exact if exact > 0 else np.inf
-
-
-# The judgements.
 
 
 def always_descends(curves: Curves) -> Judgement:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from problems import Eigenvectors, OptimalTransport, QuadraticProgram
 
-from ..compare.cases import Draw
-from .baselines import SinkhornCholesky, sinkhorn
+from ..shared.inputs import Draw
+from .baselines import sinkhorn, sinkhorn_cholesky
 from .nodes import both
 from .peers import TIGHT_PEER, cvxpylayers, pot, qpth
-from .rows import Comparison, Growth, Memory, Pair, Study, Target
+from .rows import Comparison, Growth, Memory, Pair, Sides, Study, Target
 from .timing import Side
 
 GAMMA = 10.0
@@ -22,6 +22,7 @@ TIGHT = 64 * torch.finfo(torch.float64).eps  # the layer's own, of a marginal, r
 LOOSE = 1e-9  # likewise, beside POT, whose own measure of the error does not reach the other
 PLOT = "transport n x n"
 EXACT, CHEAP, FORWARD = "ours, exact", "ours, unconstrained", "ours, forward"
+EIGH = "eigh, autograd"
 ROBUST = "ours is stabilised against overflow and checks every problem, whose cost shows at small sizes most"
 CHECKED = "ours checks the eigenvectors against the problem, and looks for repeated eigenvalues"
 ROUNDING = "ours solves to rounding, on the active set; qpth's gradient has fewer digits: see cvxpylayers'"
@@ -56,11 +57,11 @@ def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Compa
         _, count = sinkhorn(M.detach(), gamma, TIGHT)
         return both(lambda M: sinkhorn(M, gamma, TIGHT, count)[0], (M,), v)()
 
-    sides = {
+    sides: Sides = {
         EXACT: both(layer, (M,), v),
         CHEAP: both(layer.with_gradient("unconstrained"), (M,), v),
         FORWARD: partial(forward, layer, M),
-        "Sinkhorn, Cholesky": both(lambda M: SinkhornCholesky.apply(M, gamma, TIGHT), (M,), v),
+        "Sinkhorn, Cholesky": both(partial(sinkhorn_cholesky, gamma=gamma, tolerance=TIGHT), (M,), v),
         "unrolled Sinkhorn, autograd": unrolled,
         f"{FORWARD} to {LOOSE:g}": partial(forward, OptimalTransport(gamma, tolerance=LOOSE), M),
         f"POT, forward to {LOOSE:g}": lambda: pot(M, gamma, LOOSE),
@@ -101,25 +102,23 @@ def eigenvectors_backward(m: int, batch: int) -> Comparison:
         y = function(X)
         return Side(lambda: torch.autograd.grad(y, X, v, retain_graph=True))
 
-    sides = {"ours": partial(side, Eigenvectors(1)), "eigh, autograd": partial(side, partial(by_eigh, k=1))}
-    pair = Pair(f"largest eigenvector of {m} x {m}, batch {batch}, backward", *sides, Target(at_least=5))
-    return Comparison(sides, [pair])
+    sides = {"ours": partial(side, Eigenvectors(1)), EIGH: partial(side, partial(by_eigh, k=1))}
+    claim = f"largest eigenvector of {m} x {m}, batch {batch}, backward"
+    return Comparison(sides, [Pair(claim, "ours", EIGH, Target(at_least=5))])
 
 
 def eigenvectors(m: int, batch: int, k: int | None) -> Comparison:
     """Forward and backward."""
     X, v = _symmetric(m, batch, k or m)
-    sides = {
-        "Eigenvectors": both(Eigenvectors(k), (X,), v),
-        "eigh, autograd": both(partial(by_eigh, k=k or m), (X,), v),
-    }
+    sides = {"Eigenvectors": both(Eigenvectors(k), (X,), v), EIGH: both(partial(by_eigh, k=k or m), (X,), v)}
     claim = f"eigenvectors of {m} x {m}, batch {batch}, {k or 'all'}: forward and backward"
-    return Comparison(sides, [Pair(claim, *sides, slower=CHECKED)])
+    return Comparison(sides, [Pair(claim, "Eigenvectors", EIGH, slower=CHECKED)])
 
 
 def by_eigh(X: Tensor, k: int) -> Tensor:
     """The eigenvectors of the k largest eigenvalues."""
-    return torch.linalg.eigh((X + X.mT) / 2).eigenvectors[..., X.shape[-1] - k :]
+    vectors: Tensor = torch.linalg.eigh((X + X.mT) / 2).eigenvectors
+    return vectors[..., X.shape[-1] - k :]
 
 
 def _symmetric(m: int, batch: int, k: int) -> tuple[Tensor, Tensor]:
@@ -131,15 +130,8 @@ def _symmetric(m: int, batch: int, k: int) -> tuple[Tensor, Tensor]:
 def quadratic_program(n: int, p: int, count: int, batch: int) -> Comparison:
     """With inequalities, some of them active."""
     draw = Draw(batch, torch.Generator().manual_seed(0))
-    Q, q, A, G, inside = (
-        draw.definite(n),
-        3 * draw.normal(n),
-        draw.normal(p, n),
-        draw.normal(count, n),
-        draw.normal(n, 1),
-    )
-    b, h = (A @ inside).squeeze(-1), (G @ inside).squeeze(-1) + draw.uniform(count)
-    xs, v = tuple(x.requires_grad_() for x in (Q, q, A, b, G, h)), draw.normal(n)
+    Q, q, *rest = draw.program(n, p, count)
+    xs, v = tuple(x.requires_grad_() for x in (Q, 3 * q, *rest)), draw.normal(n)
     layer = QuadraticProgram()
     sides = {
         "QuadraticProgram": both(layer, xs, v),

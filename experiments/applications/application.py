@@ -1,0 +1,131 @@
+"""What the applications have in common: seeds are pieces of work, and results are kept in the same way.
+
+out/<name>/<name>.json    settings and everything that was measured; written last
+out/<name>/*.csv, *.png   the same as tables and pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from declarative.table import as_text
+
+from ..shared import machine
+from ..shared.drawing import Picture
+from ..shared.files import as_json, csv_text, read_json, write, write_json
+from ..shared.jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
+
+Record = dict[str, Any]
+Calls = dict[str, Call]  # by label
+
+
+class Findings(Protocol):
+    """A module that says what came of an application."""
+
+    HEAD: tuple[str, ...]
+
+    def rows(self, record: Record) -> list[list[str]]:
+        """The lines of the table under that head."""
+
+    def sentences(self, record: Record) -> list[str]:
+        """What the numbers say."""
+
+    def pictures(self, record: Record) -> list[Picture]:
+        """What they look like."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """A task that is learned with every gradient rule: a command."""
+
+    name: str  # of the command, and of the directory
+    title: str  # for readers
+    settings: Any  # the defaults: a dataclass with ``seeds``, ``seed`` and ``steps`` among others
+    quick: Any  # the same with small sizes, to see that it works
+    seconds: float  # about what a piece takes
+    calls: Callable[[Any], Calls]  # of the settings: what trains a piece; what these return is joined in this order
+    keys: tuple[str, ...]  # what tells the runs of a record apart
+    findings: Findings
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options of the command line."""
+        for name, words in (("seeds", "how many, each with its split"), ("steps", "of training")):
+            default = getattr(self.settings, name)
+            parser.add_argument(f"--{name}", type=positive, default=default, help=f"{words} (%(default)s)")
+        parser.add_argument("--seed", type=int, default=self.settings.seed, help="the first one (%(default)s)")
+        parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+
+    def jobs(self, args: argparse.Namespace) -> Sequence[Job]:
+        """The pieces that are not trained yet; none if all is finished with these settings."""
+        if not args.force and self._kept(args) is not None:
+            print(f"{self.name}: finished before, kept (--force redoes it)")
+            return []
+        return open_pieces(self._pieces(args), args.force)
+
+    def finish(self, args: argparse.Namespace) -> int:
+        """Join the pieces, keep the record with its tables and pictures, and print what it comes to."""
+        results = [piece.result() for piece in self._pieces(args)]
+        record = self._kept(args) if None in results else self.save(args.out, self._chosen(args), results)
+        assert record is not None  # what was not kept was trained
+        print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
+        print(f"Results are in {args.out / self.name}; 'python -m experiments report' makes a page of them.")
+        return 0
+
+    def save(self, out: Path, settings: Any, results: Sequence[Record]) -> Record:
+        """Keep what came of all pieces; the record itself comes last."""
+        place = out / self.name
+        (place / f"{self.name}.json").unlink(missing_ok=True)
+        record = {"settings": as_json(settings), **join(results)}
+        for title, rows in ((self.name, finals(record["runs"])), ("curves", curves(record["runs"], self.keys))):
+            write(place / f"{title}.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
+        for picture in self.findings.pictures(record):
+            write(place / f"{picture.name}.png", picture.render())
+        write_json(place / f"{self.name}.json", {**record, "finished": machine.now(), **machine.describe()})
+        discard_pieces(place)
+        return record
+
+    def load(self, out: Path) -> Record | None:
+        """The record; None if it was not run."""
+        return read_json(out / self.name / f"{self.name}.json")
+
+    def _chosen(self, args: argparse.Namespace) -> Any:
+        chosen = {name: getattr(args, name) for name in ("seeds", "seed", "steps")}
+        return self.quick if args.quick else dataclasses.replace(self.settings, **chosen)
+
+    def _kept(self, args: argparse.Namespace) -> Record | None:
+        """The record if it has these settings."""
+        record = self.load(args.out)
+        return record if record is not None and record["settings"] == as_json(self._chosen(args)) else None
+
+    def _pieces(self, args: argparse.Namespace) -> list[Piece]:
+        calls = self.calls(self._chosen(args))
+        return [Piece(label, self.seconds, args.out / self.name, call) for label, call in calls.items()]
+
+
+def join(results: Sequence[Record]) -> Record:
+    """The lists of several results one after the other, and their numerical warnings counted together."""
+    lists = {name: [one for result in results for one in result[name]] for name in results[0] if name != "warnings"}
+    return {**lists, "warnings": dict(sum((Counter(result["warnings"]) for result in results), Counter()))}
+
+
+def finals(runs: Sequence[Record]) -> list[Record]:
+    """What came of every run: everything but the curve, and the end of that, if there is one."""
+    names = next(run["curve"] for run in runs if run["curve"])
+    ends = [{f"last_{name}": (run["curve"] or {}).get(name, [None])[-1] for name in names} for run in runs]
+    return [{k: v for k, v in run.items() if k != "curve"} | end for run, end in zip(runs, ends, strict=True)]
+
+
+def curves(runs: Sequence[Record], keys: Sequence[str]) -> list[Record]:
+    """All curves, one look after the other."""
+    return [
+        {name: run[name] for name in keys} | dict(zip(run["curve"], values, strict=True))
+        for run in runs
+        if run["curve"]
+        for values in zip(*run["curve"].values(), strict=True)
+    ]

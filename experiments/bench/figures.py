@@ -1,0 +1,78 @@
+"""Time against size, with the slopes in the legend, and what the cheap gradient of transport saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+from ..shared.drawing import BLUE, GREEN, LIGHT, ORANGE, PURPLE, SKY, VERMILION, legend, on_canvas, plain
+from .layers import CHEAP, EXACT, FORWARD, PLOT
+from .rows import FITTED, Point, slope
+
+LOOKS = tuple(zip([BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, LIGHT.ink], "osD^vP*", strict=True))
+SIZE, DPI = (6.0, 4.6), 110
+
+
+def draw(points: Sequence[Point]) -> dict[str, bytes]:
+    """A picture for each plot with at least two sizes, as PNG, by name."""
+    found = {}
+    for plot in dict.fromkeys(point.plot for point in points):
+        mine = [point for point in points if point.plot == plot]
+        if len({point.size for point in mine}) > 1:
+            name = plot.replace(" ", "-")
+            found[name] = on_canvas(partial(_times, plot, mine), SIZE, dpi=DPI)
+            if plot == PLOT and {EXACT, CHEAP, FORWARD} <= {point.side for point in mine}:
+                found[f"{name}-savings"] = on_canvas(partial(_savings, mine), SIZE, dpi=DPI)
+    return found
+
+
+def _times(plot: str, points: Sequence[Point], figure: Figure) -> None:
+    ax = figure.subplots()
+    ax.set_title(f"{plot}\nforward and backward, unless the name says otherwise", fontsize=11)
+    for (side, sizes, values), (colour, marker) in zip(_lines(points), LOOKS, strict=False):
+        label = f"{side}, slope {slope(sizes, values):.1f}"
+        ax.plot(sizes, values, color=colour, marker=marker, markersize=5, linewidth=1.8, label=label)
+    ax.set_yscale("log")
+    ax.set_ylabel("ms of processor time")
+    legend(ax, title=f"slope: the largest {FITTED} sizes", title_fontsize=9)
+    _finish(ax, points)
+
+
+def _savings(points: Sequence[Point], figure: Figure) -> None:
+    """Exact over unconstrained, and over forward alone."""
+    ax = figure.subplots()
+    ax.set_title("transport n x n\nwhat the cheap gradient saves of forward and backward", fontsize=11)
+    lines = {side: dict(zip(sizes, values, strict=True)) for side, sizes, values in _lines(points)}
+    exact, named = lines[EXACT], {CHEAP: "exact / unconstrained", FORWARD: "exact / forward alone"}
+    for (side, words), (colour, marker) in zip(named.items(), LOOKS, strict=False):
+        ratios = [exact[n] / lines[side][n] for n in exact]
+        ax.plot(list(exact), ratios, color=colour, marker=marker, linewidth=1.8, label=words)
+    ax.axhline(1, color=LIGHT.ink, linewidth=1)
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("ratio of times")
+    legend(ax)
+    _finish(ax, points)
+
+
+def _lines(points: Sequence[Point]) -> list[tuple[str, list[int], list[float]]]:
+    """The sides with more than one size."""
+    lines = []
+    for side in dict.fromkeys(point.side for point in points):
+        mine = sorted((point.size, point.ms) for point in points if point.side == side)
+        if len(mine) > 1:
+            lines.append((side, [size for size, _ in mine], [ms for _, ms in mine]))
+    return lines
+
+
+def _finish(ax: Any, points: Sequence[Point]) -> None:
+    sizes = sorted({point.size for point in points})
+    ax.set_xscale("log")
+    ax.set_xticks(sizes)
+    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("n")
+    plain(ax)

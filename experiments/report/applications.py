@@ -1,0 +1,69 @@
+"""The sections on the applications: what was done, what it says, tables and pictures."""
+
+from __future__ import annotations
+
+from ..applications.application import Application, Record
+from ..applications.decision import DECISION
+from ..applications.decision.data import BUDGET, GROUP
+from ..applications.decision.data import SPLIT as PATIENTS
+from ..applications.decision.training import MORE, SAME, TWO_STAGE
+from ..applications.sorting import SORTING
+from ..applications.sorting.data import SPLIT as IMAGES
+from ..applications.sorting.findings import SHARE
+from ..applications.sorting.training import UNROLLED
+from .page import bullets, table, themed, warnings_list
+
+
+def application_section(application: Application, record: Record | None) -> str:
+    """What came of it, or how to find out."""
+    command = f"<code>python -m experiments {application.name}</code>"
+    content = f"<p>Not run yet: {command}.</p>" if record is None else _content(application, record)
+    head = f"<h2>{application.title} <code>{application.name}</code></h2>"
+    return f'<section id="{application.name}">\n{head}\n{content}\n</section>'
+
+
+def _content(application: Application, record: Record) -> str:
+    findings = application.findings
+    pictures = {True: "", False: ""}
+    for picture in findings.pictures(record):
+        pictures[picture.wide] += themed(picture)
+    return f"""{DESCRIPTIONS[application](record["settings"])}
+{bullets(findings.sentences(record))}
+{table(findings.HEAD, findings.rows(record))}
+<div class="wide">{pictures[True]}</div>
+<div class="figures">{pictures[False]}</div>
+{warnings_list(record["warnings"])}"""
+
+
+def _describe_sorting(settings: Record) -> str:
+    return f"""<p>Scikit-learn's digits, 8 by 8 pixels. A small convolutional network gives each of n images a score
+between -1 and 1; the transport plan between scores and ranks is a soft permutation, which training brings close to the
+sorting one, from the order alone. {IMAGES["train"]} images for training, {IMAGES["validation"]} for the choice of gamma
+({settings["gamma"]:g}) and learning rate ({settings["learning_rate"]:g}), {IMAGES["test"]} for testing; none serves
+twice. Digits repeat in a sequence, and equal digits may come in any order: places are right if the digits read off
+there are.</p>
+<p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
+sequences, on {settings["seeds"]} seeds, each with its own split; {UNROLLED} is plain autograd through
+{settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the plan,
+which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
+Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
+backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
+over seeds, if all of them reach it.</p>"""
+
+
+def _describe_decision(settings: Record) -> str:
+    return f"""<p>Scikit-learn's diabetes data. {GROUP} patients at a time compete for a drug that lasts for
+{BUDGET:g} full doses of the average patient. Each gets a share between none and a full dose, which costs in
+proportion to the body mass index; the budget is spent. A share is worth the progression of the disease that it
+prevents, less and less for more of it. The progression is known only a year later: a model predicts it, linear in
+age, sex, body mass index and blood pressure, and a quadratic program allocates. Regret is what the allocation for the
+true progression would have been worth more. <i>{TWO_STAGE}</i> fits the model by least squares; <i>{MORE}</i> also
+has the blood tests; <i>{SAME}</i> predicts the same for everyone; the others pass the regret back through the
+quadratic program, by three gradient rules (curvature would be the same as unconstrained, as all constraints are
+linear). Ridge, learning rate and when to stop are chosen by regret on validation patients. {PATIENTS["train"]},
+{PATIENTS["validation"]} and {PATIENTS["test"]} patients for training, validation and testing; {settings["seeds"]}
+seeds, each with its own split. Times are seconds of the processor, on one thread; <i>in the layer</i>, forward +
+backward.</p>"""
+
+
+DESCRIPTIONS = {SORTING: _describe_sorting, DECISION: _describe_decision}

@@ -1,0 +1,1 @@
+"""What every room uses: files, jobs over the cores, drawing, random inputs."""

@@ -1,0 +1,59 @@
+"""The command ``theory``: simulate, and leave tables and plots; the exit code is 1 if a prediction failed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from declarative.table import as_text
+
+from ..shared.files import as_json, item_table, write, write_items
+from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces
+from . import figures
+from .simulation import CONSTRAINTS, LEVEL, Estimate, WorstCase, simulate
+
+SAMPLES = 3000
+LEAST = 1000  # samples for the intervals to be valid
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command line."""
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="incoming gradients for each estimate")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+
+
+def jobs(args: argparse.Namespace) -> Sequence[Job]:
+    """The one piece, if an interrupted run has not left it."""
+    if args.samples < LEAST:
+        raise ValueError(f"--samples must be at least {LEAST} for the intervals to be valid, but is {args.samples}.")
+    return open_pieces([_piece(args)], args.force)
+
+
+def finish(args: argparse.Namespace) -> int:
+    """Write and print what came of it."""
+    place, (estimates, worst) = args.out / "theory", _piece(args).result()
+    estimates, worst = [Estimate(**row) for row in estimates], [WorstCase(**row) for row in worst]
+    write_items(place / "theory_expectations.csv", Estimate, estimates)
+    write_items(place / "theory_worst_case.csv", WorstCase, worst)
+    for name, content in figures.draw(estimates, worst).items():
+        write(place / f"{name}.png", content)
+    discard_pieces(place)
+    held = [row.inside for row in estimates] + [row.inside for row in worst]
+    print("E[g'g_hat] over H^-1 v ~ N(0, I): prediction and Monte-Carlo estimate")
+    print(as_text(*item_table(Estimate, estimates, inside="holds")))
+    print(f"\nProposition 2.2: the worst case over {CONSTRAINTS} random constraints for each condition number")
+    print(as_text(*item_table(WorstCase, worst, inside="holds")))
+    print(f"\n{sum(held)} of {len(held)} predictions hold (joint level {LEVEL:.1%}). Tables and plots are in {place}.")
+    return int(not all(held))
+
+
+def work(samples: int, seed: int, tick: Tick) -> tuple[Any, str]:
+    """Simulate."""
+    estimates, worst = simulate(samples, seed, tick)
+    return [[as_json(row) for row in rows] for rows in (estimates, worst)], f"{len(estimates) + len(worst)} predictions"
+
+
+def _piece(args: argparse.Namespace) -> Piece:
+    return Piece("theory", 8.0, args.out / "theory", partial(work, args.samples, args.seed))
