@@ -223,7 +223,9 @@ class RawSolution:
             self.iterations.index_copy(0, rows, part.iterations),
             tuple(messages),
             merge(self.byproduct, part.byproduct),
-            assessment=None if not self.assessment or not part.assessment else self.assessment.put(rows, part.assessment),
+            assessment=None
+            if not self.assessment or not part.assessment
+            else self.assessment.put(rows, part.assessment),
         )
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from declarative import ClosedForm, NumericalWarning, Rule, Solver
 from declarative.derivatives import Point
-from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
+from declarative.structure import Kind
 
 from .layer import Inputs, Layer, largest, only_input, thin_product
 

@@ -115,7 +115,7 @@ def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tu
     """
     rows, level = torch.cat([program.A, program.G], -2), torch.cat([program.b, program.h], -1)
     left = Left.of(program.Q, rows, active, reduction)
-    u, s = left.solve_system(-program.q, level)
+    u, s = left(-program.q, level)
     rest = (~left.sound).nonzero().flatten()
     if len(rest):
         solve = DenseFactorisation(program.Q[rest], rows[rest], active[rest], None)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from declarative import ClosedForm, Rule
 from declarative.derivatives import Point
-from declarative.structure import Kind
-from declarative.linear.contract import System
 from declarative.linear import DenseSystem, HessianSystem
+from declarative.linear.contract import System
+from declarative.structure import Kind
 
 from .layer import Inputs, Layer, require_floating, require_shape
 

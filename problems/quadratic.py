@@ -10,12 +10,12 @@ from torch import Tensor
 
 from declarative import Rule, Solver, Status
 from declarative.derivatives import Point
-from declarative.structure import Kind
-from declarative.linear.contract import System
 from declarative.linear import DenseSystem, HessianSystem
+from declarative.linear.contract import System
 from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
+from declarative.structure import Kind
 
 from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, largest, require_count, require_floating, require_shape
@@ -258,7 +258,7 @@ def _raw(given: Normalised, point: Point, iterations: Tensor, convex: Tensor, le
     messages = tuple("" if good else "Q is not positive semidefinite" for good in convex.tolist())
     multipliers = -torch.cat([of_y * point.y, of_l * point.l], -1)
     factor = None if left is None else replace(left, size=size, lengths=torch.cat([of_y, of_l], -1))
-    return RawSolution(point.u, multipliers, codes, iterations, messages, factor=factor)
+    return RawSolution(point.u, multipliers, codes, iterations, messages, factors=factor)
 
 
 def _convex(program: Program) -> Tensor:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from declarative import ClosedForm, NumericalWarning, Rule
 from declarative.derivatives import Point
+from declarative.linear.contract import Pair, Solve, System, rank_tolerance
 from declarative.structure import Kind
-from declarative.linear.contract import Pair, Solve, System
-from declarative.linear.contract import rank_tolerance
 
 from .layer import Inputs, Layer, only_input
 from .sphere import squared_distance

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from declarative import Rule, Solver
 from declarative.derivatives import Point
-from declarative.structure import Kind
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
+from declarative.structure import Kind
 
 from .layer import Inputs, Layer, only_input, require_positive
 from .sphere import squared_distance

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from declarative import Rule, Solver, Status
 from declarative.derivatives import Point
-from declarative.structure import Kind
 from declarative.linear.contract import System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
+from declarative.structure import Kind
 
 from .layer import Inputs, Layer, only_input
 from .systems import DiagonalSystem, OneConstraintSystem

@@ -154,7 +154,7 @@ class Left:
         one = torch.ones_like(hessian[:, :1, 0])
         return cls(hessian, rows, active, reduction, solve, sound, one, one)
 
-    def solve_system(self, r: Tensor, t: Tensor) -> Pair:
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
         """(z, s) with H z + C' s = r and C z = t in the active rows, refined once."""
         r, t = r / self.size, torch.where(self.active, t * self.lengths / self.size, 0.0)
         z, s = self.solve(r, t)
@@ -182,7 +182,7 @@ class LeftSystem(System):
         return left.size * top, torch.where(left.active, times(left.rows, z) * left.size / left.lengths, s)
 
     def factorise(self) -> Solve:
-        return self.left.solve_system
+        return self.left
 
     def solve(self, r: Tensor, t: Tensor) -> Pair:
-        return self.left.solve_system(r, t)
+        return self.left(r, t)

@@ -11,9 +11,9 @@ from torch._C._functorch import maybe_current_level
 
 from declarative import Rule
 from declarative.derivatives import Point
-from declarative.structure import Kind
 from declarative.inputs import without_values
 from declarative.linear.contract import Pair, Solve, System
+from declarative.structure import Kind
 
 from .layer import Inputs, Layer, require_count, require_floating, require_positive, require_shape, uniform_marginals
 from .schur import solve_schur

@@ -324,7 +324,8 @@ def remembered(state: State, model: Model, which: Tensor) -> State:
     """The state with the model's (theta, phi) stored in the filter, for these problems."""
     theta, phi = merit(model.objective, model.residual(), model.s, state.barrier)
     pair = torch.stack([(1 - GAMMA_THETA) * theta, phi - GAMMA_PHI * theta], -1)
-    place = torch.nn.functional.one_hot(state.stored % FILTER, FILTER).bool() & which.unsqueeze(-1)
+    places = torch.arange(FILTER, device=which.device)
+    place = (places == (state.stored % FILTER).unsqueeze(-1)) & which.unsqueeze(-1)
     filled = torch.where(place.unsqueeze(-1), pair.unsqueeze(1), state.filter)
     return replace(state, filter=filled, stored=state.stored + which)
 

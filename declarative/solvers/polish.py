@@ -45,7 +45,9 @@ def polish(
             better = _length(new, u) < _length(best, u)
             best = best.put(better.nonzero().flatten(), new.take(better))
     exact = EXACT * torch.finfo(u.dtype).eps
-    improving = (_length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE) & (best.residual > exact)
+    improving = (_length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE) & (
+        best.residual > exact
+    )
     for _ in range(STEPS):
         if not bool(improving.any()):
             break

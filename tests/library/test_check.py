@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from declarative import Adaptive, DeclarativeNode, Newton, check
-from declarative.linear.contract import Solve
 from declarative.linear import HessianSystem
+from declarative.linear.contract import Solve
 from declarative.optimality import optimality_tolerance
 from declarative.reports.check import CheckError, CheckResult, Grade
 from problems import Eigenvectors, OptimalTransport, SphereProjection

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from declarative import NumericalWarning
-from declarative.linear.dense import kkt_matrix
 from declarative.linear import DenseSystem, HessianSystem
+from declarative.linear.dense import kkt_matrix
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3
