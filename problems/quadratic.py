@@ -277,7 +277,7 @@ def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def _system(point: Point, kind: Kind) -> System:
-    left = point.factor
+    left = point.factors
     if kind == "full" and isinstance(left, Left) and torch.equal(left.active, point.active):
         return LeftSystem(left)
     Q, _, A, *rest = (x.to(point.u.dtype) for x in point.batch.unshared().xs)

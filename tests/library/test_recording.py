@@ -1,4 +1,4 @@
-"""Recorded derivatives: the same numbers as without, and never those of functions that have changed since."""
+"""Recording is a contract: pure functions are traced once and give the same numbers; others are refused."""
 
 import copy
 import pickle
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from declarative import DeclarativeNode
-from declarative.recording.cache import SIGNATURES, Graph
+from declarative.recording import RecordingError
 from tests.support.helpers import DOUBLE, REGULAR, RULES, gradients, relative
 
 
@@ -23,197 +23,239 @@ def plane(x):  # the nearest point with sum 1
 
 def graphs(node):
     """The graphs that a node has recorded."""
-    known = node._spec.recordings._known.values()
-    return [graph for recording in known for graph in recording.graphs.values() if isinstance(graph, Graph)]
+    return list(node._spec.plan.recordings._graphs.values())
 
 
 EVERY = [(case, "closed form", "exact") for case in REGULAR]
 FEW = [(case, "closed form", rule) for case in REGULAR[:3] for rule in RULES[1:]]
-FEW += [(case, "newton", "exact") for case in REGULAR[::3]]
+FEW += [(case, "newton", "exact") for case in REGULAR[::2]]
 
 
 @pytest.mark.parametrize(("case", "solver", "rule"), EVERY + FEW, ids=str)
-def test_the_same_numbers_as_without(case, solver, rule):
+def test_the_same_numbers_as_called(case, solver, rule):
     results = []
     for record in (False, True):
         node, xs = case.node(solver, record=record, gradient=rule), case.xs(4)
         for _ in range(2):  # the second time everything is replayed
             y = node(*xs)
-            found = gradients(y, xs, randn(*y.shape))
-        results.append((y.detach(), *found))
-    assert graphs(node)
-    for without, recorded in zip(*results, strict=True):
-        assert relative(recorded, without) < 1e-11
+            grads = gradients(y, xs, torch.ones_like(y))
+        results.append((y.detach(), *grads))
+    for called, recorded in zip(*results, strict=True):
+        assert relative(recorded, called) < 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision(dtype):
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, start=3, record=True)
-    x = randn(5, 3).to(dtype).requires_grad_()
+    x = randn(4, 3).to(dtype).requires_grad_()
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, solver="newton", start=3, record=True
+    )
     for _ in range(2):
-        (grad,) = torch.autograd.grad(node(x)[:, 0].sum(), x)
-    assert node(x).dtype == grad.dtype == dtype
-    assert relative(grad.double(), torch.tensor([2.0, -1.0, -1.0]).double().expand(5, 3) / 3) < 1e-2
+        y = node(x)
+        assert y.dtype == dtype
+        assert relative(y.float(), plane(x.float())) < (1e-6 if dtype == torch.float32 else 1e-2)
+    assert torch.autograd.grad(y.sum(), x)[0].isfinite().all()
 
 
-def spoiled(tensor):
-    copied = tensor.clone()
-    tensor.zero_()
-    return copied
-
-
-class Scaled(nn.Module):
-    """A problem with everything that a recording could bake in."""
+class Counted:
+    """A function that knows how often it was called."""
 
     def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x, u):
+        self.calls += 1
+        return (u - x).square().sum()
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_by_default_functions_are_called_and_recorded_ones_are_not(record):
+    function, x = Counted(), randn(4, 3).requires_grad_()
+    node = DeclarativeNode(function, lambda _, u: u.sum() - 1, solver="newton", start=3, record=record)
+    for _ in range(60):  # no number of calls turns one into the other
+        torch.autograd.grad(node(x).sum(), x)
+    before = function.calls
+    torch.autograd.grad(node(x).sum(), x)
+    assert (function.calls == before) is record
+
+
+# What is captured
+
+
+class Module(nn.Module):
+    def __init__(self):
         super().__init__()
-        self.number = 1.0
-        self.register_buffer("small", torch.ones(3, dtype=DOUBLE))
-        self.large = torch.ones(400, 3, dtype=DOUBLE)
-        self.settings = {"squared": True}
-        self.frozen = False
+        self.register_buffer("scale", torch.tensor(2.0, dtype=DOUBLE))
 
-    def objective(self, x, u):
-        weight = self.number * self.small * self.large.mean(0)
-        bent = u.pow(4).sum() if not self.settings["squared"] else u.square().sum()
-        if self.frozen:
-            with torch.no_grad():
-                x = x * torch.ones_like(x)
-        return (u - weight * x * 1.0).square().sum() + bent
-
-    def equality(self, _, u):
-        return u.sum() - self.number
-
-
-def swap_first_rows(problem):
-    problem.large.data[[0, 1]] = problem.large.data[[1, 0]]
-    problem.large.data[0] = 5.0
+    def forward(self, x, u):
+        return (u - self.scale * x).square().sum()
 
 
 CHANGES = {
-    "a large tensor through .data": lambda p: p.large.data.mul_(3.0),
-    "a large tensor, entries in another order": swap_first_rows,
-    "a small tensor replaced by its copy, and the old one spoiled": lambda p: (
-        setattr(p, "number", 2.0),
-        setattr(p, "large", p.large.clone()),
-        p.register_buffer("small", spoiled(p.small)),
-    ),
-    "a number": lambda p: setattr(p, "number", 2.0),
-    "a small tensor in place": lambda p: p.small.mul_(3.0),
-    "a small tensor replaced": lambda p: setattr(p, "small", torch.tensor([1.0, 2.0, 3.0], dtype=DOUBLE)),
-    "a large tensor in place": lambda p: p.large.mul_(3.0),
-    "a large tensor replaced": lambda p: setattr(p, "large", 2 * p.large),
-    "a branch": lambda p: p.settings.update(squared=False),
-    "a derivative that is switched off": lambda p: setattr(p, "frozen", True),
+    "in place": lambda scale: scale.mul_(3),
+    "through data": lambda scale: scale.data.fill_(6.0),
+    "other data": lambda scale: setattr(scale, "data", torch.tensor(6.0, dtype=DOUBLE)),
 }
 
 
-SOLVED = [("newton", change) for change in CHANGES] + [("scipy", "a number"), ("scipy", "a large tensor in place")]
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("solver", ["newton", "closed form"])
+def test_captured_tensors_are_read_anew(solver, change):
+    module, x = Module(), randn(4, 3).requires_grad_()
+    formula = (lambda x: module.scale * x) if solver == "closed form" else solver
+    node = DeclarativeNode(module.forward, solver=formula, start=3, record=True)
+    for factor in (2.0, 6.0):
+        for _ in range(2):
+            y = node(x)
+            (grad,) = torch.autograd.grad(y.sum(), x)
+        assert relative(y.detach(), factor * x.detach()) < 1e-12
+        assert relative(grad, torch.full_like(x, factor)) < 1e-12
+        change(module.scale)
 
 
-@pytest.mark.parametrize(("solver", "change"), SOLVED)
-def test_a_change_of_what_the_functions_capture_shows_at_once(solver, change):
-    def answer(node):
-        x = randn(4, 3).requires_grad_()
-        solution = node.solve(x)
-        return (solution.y.detach(), *torch.autograd.grad(solution.y.square().sum(), x))
-
-    def node(record):
-        return DeclarativeNode(problem.objective, problem.equality, solver=solver, start=3, record=record)
-
-    problem = Scaled()
-    recorded = node(True)
-    for _ in range(2):
-        before = answer(recorded)
-    CHANGES[change](problem)
-    after, truth = answer(recorded), answer(node(False))
-    assert any(relative(now, then) > 1e-3 for now, then in zip(after, before, strict=True)) or problem.frozen
-    for now, expected in zip(after, truth, strict=True):
-        assert relative(now, expected) < 1e-9
+def test_a_captured_tensor_of_another_precision_is_traced_anew():
+    scale, x = torch.tensor(2.0), randn(4, 3)
+    node = DeclarativeNode(lambda x, u: (u - scale * x).square().sum(), solver="newton", start=3, record=True)
+    node(x)
+    scale.data = torch.tensor(5.0, dtype=DOUBLE)
+    assert relative(node(x), 5 * x) < 1e-12
 
 
-def test_a_change_between_forward_and_backward_is_not_mixed_in():
-    weights = torch.ones(300, 3, dtype=DOUBLE)
+def test_a_captured_tensor_that_comes_to_need_a_gradient_is_refused():
+    scale, x = torch.tensor(2.0, dtype=DOUBLE), randn(4, 3).requires_grad_()
+    node = DeclarativeNode(lambda x, u: (u - scale * x).square().sum(), solver="newton", start=3, record=True)
+    node(x)
+    scale.requires_grad_()
+    with pytest.raises(ValueError, match="other than through its arguments"):
+        node(x)
+
+
+def test_numbers_are_frozen():
+    setting, x = {"scale": 2.0}, randn(4, 3).requires_grad_()
     node = DeclarativeNode(
-        lambda x, u: ((u - x).square() * weights.mean(0)).sum(), solver=lambda x: x.clone(), record=True
+        lambda x, u: (u - setting["scale"] * x).square().sum(), solver="newton", start=3, record=True
     )
-    x = randn(2, 3).requires_grad_()
     for _ in range(2):
-        torch.autograd.grad(node(x).sum(), x)
+        y = node(x)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert relative(y.detach(), 2 * x.detach()) < 1e-12
+        assert relative(grad, torch.full_like(x, 2.0)) < 1e-12
+        setting["scale"] = 3.0
+
+
+def test_a_change_between_forward_and_backward_is_refused_not_mixed_in():
+    setting, x = {"scale": 1.0}, randn(4, 3).requires_grad_()
+    node = DeclarativeNode(
+        lambda x, u: (u - setting["scale"] * x).square().sum(), solver=lambda x: 1.0 * x, record=True
+    )
     y = node(x)
-    weights.mul_(5.0)  # neither half of the old gradient nor half of the new one: B and H scale alike
-    (grad,) = torch.autograd.grad(y.sum(), x)
-    assert relative(grad, torch.ones(2, 3, dtype=DOUBLE)) < 1e-12
+    setting["scale"] = 3.0
+    with pytest.raises(RecordingError, match="have changed since they were recorded"):
+        torch.autograd.grad(y.sum(), x)
+    setting["scale"] = 1.0  # and nothing is left of it
+    assert relative(torch.autograd.grad(node(x).sum(), x)[0], torch.ones_like(x)) < 1e-12
 
 
-def test_a_shared_input_may_decide_what_a_function_does():
+# What is refused
+
+
+def counter():
+    count = iter(range(1000))
+    return lambda x, u: (u - x).square().sum() + next(count) * 0.1
+
+
+REFUSED = {
+    "a shape by values": (
+        lambda x, w, u: (u - x).square().sum() + torch.masked_select(w, w > 0).mean() * u.sum(),
+        "shape",
+    ),
+    "a mask": (lambda x, w, u: (u - x).square().sum() + w[w > 0].mean() * u.sum(), "shape of the result of u.mask."),
+    "a number": (lambda x, w, u: (u - x).square().sum() + w[0].item() * u.sum(), "Python number"),
+    "a branch": (lambda x, w, u: (u - x).square().sum() * (2 if w.sum() > 0 else 1), "decision"),
+}
+
+
+@pytest.mark.parametrize(("function", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_depends_on_values_is_refused_with_the_remedy(function, words):
+    x, w = randn(4, 3), torch.tensor([1.0, -2.0, 3.0], dtype=DOUBLE)
+    node = DeclarativeNode(function, start=3, in_dims=(0, None), record=True)
+    with pytest.raises(RecordingError, match=rf"(?s){words}.*record=False"):
+        node(x, w)
+
+
+def test_a_shared_input_may_decide_where_functions_are_called():
+    w = torch.tensor([1.0, -2.0, 3.0], dtype=DOUBLE, requires_grad=True)
+    x = randn(4, 3).requires_grad_()
     node = DeclarativeNode(
-        lambda w, x, u: (u - x).square().sum() if w > 0 else (u + x).square().sum(),
-        solver=lambda w, x: x.clone() if w > 0 else -x,
-        in_dims=(None, 0),
-        record=True,
+        lambda x, w, u: (u - torch.masked_select(w, w > 0).mean() * x).square().sum(), start=3, in_dims=(0, None)
     )
-    x = randn(2, 3).requires_grad_()
+    for positive in (2, 1):
+        (grad,) = torch.autograd.grad(node(x, w).sum(), w)
+        truth = torch.where(w > 0, x.detach().sum() / positive, 0.0)
+        assert relative(grad, truth) < 1e-9
+        w = torch.tensor([1.0, -2.0, -3.0], dtype=DOUBLE, requires_grad=True)
+
+
+def test_what_differs_from_call_to_call_is_refused():
+    function = counter()
+    node = DeclarativeNode(function, start=3, record=True)
+    with pytest.raises(RecordingError, match="do not do the same operations every time"):
+        node(randn(4, 3))
+
+
+def test_an_error_of_the_users_function_comes_through():
+    def wrong(x, u):
+        if len(graphs(node)) >= 0 and u.requires_grad is False:
+            raise KeyError("mine")
+        return (u - x).square().sum()
+
+    node = DeclarativeNode(wrong, start=3, record=True)
+    with pytest.raises(KeyError, match="mine"):
+        node(randn(4, 3))
+
+
+# Memory
+
+
+def storages(*tensors):
+    return [x.untyped_storage().data_ptr() for x in tensors]
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_gradients_own_their_memory(record, rule):
+    node = DeclarativeNode(
+        lambda a, b, u: (u - a - b).square().sum(), start=3, record=record, gradient=rule, solver="newton"
+    )
+    a, b = randn(4, 3).requires_grad_(), randn(4, 3, seed=1).requires_grad_()
+    for _ in range(3):
+        y = node(a, b)
+        v = torch.ones_like(y)
+        grads = torch.autograd.grad(y, (a, b), v)
+        assert len(set(storages(a, b, v, y, *grads))) == 6
+        before = grads[1].clone()
+        grads[0].mul_(7)
+        assert torch.equal(grads[1], before)
+
+
+def test_a_zero_gradient_is_made_of_entries_of_its_own():
+    node = DeclarativeNode(lambda x, u: (u - 1).square().sum() + 0 * x.sum(), solver="newton", start=2, record=True)
+    x = torch.zeros(1, 70_000, dtype=DOUBLE, requires_grad=True)
     for _ in range(2):
-        for sign in (1.0, -1.0):
-            (grad,) = torch.autograd.grad(node(torch.tensor(sign, dtype=DOUBLE), x).sum(), x)
-            assert relative(grad, torch.full((2, 3), sign, dtype=DOUBLE)) < 1e-12
-
-
-SCALE = 1.0
-
-
-def test_a_global_number():
-    global SCALE
-    node = DeclarativeNode(lambda x, u: (u - SCALE * x).square().sum(), start=3, record=True)
-    x = randn(2, 3).requires_grad_()
-    for value in (1.0, 1.0, 4.0):
-        SCALE = value
         (grad,) = torch.autograd.grad(node(x).sum(), x)
-        assert relative(grad, torch.full((2, 3), value, dtype=DOUBLE)) < 1e-12
+        assert 0 not in grad.stride()
+        grad[0, 0] = 1
+        assert grad.sum() == 1
 
 
-def test_a_number_in_a_closure():
-    scale = 1.0
-
-    def objective(x, u):
-        return (u - scale * x).square().sum()
-
-    node = DeclarativeNode(objective, start=3, record=True)
-    x = randn(2, 3).requires_grad_()
-    for value in (1.0, 1.0, 4.0):
-        scale = value
-        (grad,) = torch.autograd.grad(node(x).sum(), x)
-        assert relative(grad, torch.full((2, 3), value, dtype=DOUBLE)) < 1e-12
-
-
-class Halved(torch.autograd.Function):
-    """A derivative that no operation of the forward pass tells of."""
-
-    factor = 1.0
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return x * 1.0
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(_, grad):
-        return grad * Halved.factor
-
-
-def test_an_autograd_function_is_not_recorded():
-    node = DeclarativeNode(lambda x, u: (u - Halved.apply(x)).square().sum(), solver=lambda x: x.clone(), record=True)
-    x = randn(2, 3).requires_grad_()
-    for factor in (1.0, 1.0, 3.0):
-        Halved.factor = factor
-        (grad,) = torch.autograd.grad(node(x).sum(), x)
-        assert relative(grad, torch.full((2, 3), factor, dtype=DOUBLE)) < 1e-12
-    assert not graphs(node)
+def test_what_is_returned_belongs_to_the_caller():
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, solver=plane, record=True)
+    x = randn(4, 3)
+    for _ in range(3):
+        d = node.derivatives(x)
+        for matrix in (d.A, d.B, d.C, d.H, d.H_hat):
+            matrix.fill_(torch.nan)
+    assert node.derivatives(x).H.isfinite().all()
 
 
 def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector():
@@ -244,85 +286,39 @@ def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector():
     assert not [step for step in operations if "clone" in str(step.target) and step.args[0].op != "get_attr"]
 
 
+# The cache
+
+
 def test_the_cache_is_bounded_and_belongs_to_the_node(monkeypatch):
     monkeypatch.setattr("declarative.recording.cache.GRAPHS", 5)
-    scale = [1.0]
-    node = DeclarativeNode(lambda x, u: (u - scale[0] * x).square().sum(), solver=lambda x: scale[0] * x, record=True)
-    for i in range(2 * SIGNATURES):
-        scale[0] = 1.0 + i
-        node(randn(2, 3))
-    recordings = node._spec.recordings
-    assert len(recordings._known) <= SIGNATURES
-    for batch in range(1, 12):
-        node(randn(batch, 1))
-    assert all(len(recording.graphs) <= 5 and len(recording.inspected) <= 5 for recording in recordings._known.values())
-    assert not copy.deepcopy(node)._spec.recordings._known
-    simple = DeclarativeNode(torch.nn.functional.mse_loss, solver=torch.clone, record=True)
-    simple(randn(2, 3))
-    assert not pickle.loads(pickle.dumps(simple))._spec.recordings._known
+    node = DeclarativeNode(module := Module(), solver=lambda x: module.scale * x, record=True)
+    for n in range(1, 12):
+        node(randn(2, n))
+    assert 0 < len(graphs(node)) <= 5
+    assert not graphs(copy.deepcopy(node))
+    assert not graphs(pickle.loads(pickle.dumps(DeclarativeNode(Module(), start=3, record=True))))
 
 
-def test_by_default_only_what_is_seen_often_is_recorded():
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, solver=plane)
-    for _ in range(3):
-        node(randn(2, 3))
-    assert not graphs(node)
-    for _ in range(60):
-        node(randn(2, 3))
-    assert graphs(node)
-    off = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, solver=plane, record=False)
-    for _ in range(60):
-        off(randn(2, 3))
-    assert not graphs(off)
-
-
-def test_several_threads():
-    node = DeclarativeNode(lambda x, u: (u - x).pow(4).sum() + u.square().sum(), start=3, record=True)
-    x = randn(6, 3)
-    truth, found = node(x), [None] * 4
-
-    def work(i):
-        found[i] = node(x)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+def test_several_threads_record_at_once_and_leave_others_alone():
+    x = randn(4, 3)
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + 0 * sum(torch.fx._symbolic_trace.is_fx_tracing() for _ in range(1)),
+        lambda _, u: u.sum() - 1,
+        solver="newton",
+        start=3,
+        record=True,
+    )  # what fx says of the whole process must not change
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(node(x))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(relative(y, truth) < 1e-12 for y in found)
+    assert len(results) == 4
+    assert all(relative(y, plane(x)) < 1e-12 for y in results)
 
 
-def test_record_must_be_a_choice():
-    with pytest.raises(ValueError, match="record must be None, True or False"):
-        DeclarativeNode(lambda x, u: (u - x).square().sum(), start=3, record="yes")
-
-
-STEP = 1.0
-
-
-def test_a_global_number_that_is_read_in_a_roundabout_way():
-    global STEP
-    node = DeclarativeNode(lambda x, u: (u - globals()["STEP"] * x).square().sum(), start=3, record=True)
-    x = randn(2, 3).requires_grad_()
-    for value in (1.0, 1.0, 4.0):
-        STEP = value
-        (grad,) = torch.autograd.grad(node(x).sum(), x)
-        assert relative(grad, torch.full((2, 3), value, dtype=DOUBLE)) < 1e-12
-
-
-def test_what_is_returned_belongs_to_the_caller():
-    weights = torch.tensor([1.0, 2.0, 4.0], dtype=DOUBLE)
-    node = DeclarativeNode(
-        lambda x, u: (weights * (u - x).square()).sum(), lambda _, u: u.sum() - 1, start=3, record=True
-    )
-    x = randn(1, 3).requires_grad_()
-    results = []
-    for _ in range(3):
-        solution, derivatives = node.solve(x.detach()), node.derivatives(x.detach())
-        (grad,) = torch.autograd.grad(node(x)[:, 0].sum(), x)
-        tensors = [solution.y, solution.multipliers, derivatives.A, derivatives.H, derivatives.B, derivatives.C, grad]
-        results.append([tensor.clone() for tensor in tensors])
-        for tensor in tensors:
-            tensor.fill_(7.0)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, results[0], strict=True))
+@pytest.mark.parametrize("record", [None, 1, "yes"])
+def test_record_must_be_a_choice(record):
+    with pytest.raises(TypeError, match="record must be True or False"):
+        DeclarativeNode(lambda x, u: (u - x).square().sum(), start=3, record=record)

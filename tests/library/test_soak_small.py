@@ -1,12 +1,9 @@
 """A few hundred passes of what ``make soak`` does ten thousand times."""
 
-import math
-
 from tests.soak import MEGABYTE, read, run
 
 
-def test_three_hundred_passes_leave_nothing_behind(monkeypatch):
-    monkeypatch.setattr("declarative.node.AFTER", math.inf)  # recordings are made later, and bounded: test_recording.py
+def test_three_hundred_passes_leave_nothing_behind():
     before, after = run(300, warm_up=120)
     assert after.tensors <= before.tensors
     assert after.objects <= before.objects + 200
