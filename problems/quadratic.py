@@ -1,14 +1,14 @@
-"""Quadratic programs and least squares."""
+"""Quadratic programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import Rule, Solver, Status
+from declarative import Solver, Status
 from declarative.derivatives import Kind, Linearisation
 from declarative.linear.contract import System
 from declarative.linear.systems import DenseSystem, HessianSystem
@@ -17,8 +17,9 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 
 from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
-from .layer import Inputs, Layer, largest, require_count, require_floating, require_shape
-from .systems import Left, LeftSystem, Reduction, times
+from .layer import Inputs, Layer, Options
+from .settings import require_count
+from .systems import Left, LeftSystem, Reduction, largest, times
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
@@ -51,16 +52,11 @@ class EqualityQP(Layer):
     Solved directly from its optimality conditions. Only the symmetric part of Q counts. Q need not be definite, as
     long as it is on the null space of A.
 
-    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p) -> y (batch, m). Each may come without the
-    batch dimension, and is then shared; at least one must have it.
+    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p) -> y (batch, m).
 
     Degenerate: redundant constraints have a least-norm gradient, with a :class:`NumericalWarning`. Contradictory ones
     are ``Status.INFEASIBLE``, and a Q that is not positive definite on the null space of A is not a minimum: it is
     ``Status.UNBOUNDED`` where the conditions have no solution, and otherwise a saddle point that is not noticed.
-
-    Args:
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
 
     Example:
         >>> import torch
@@ -73,7 +69,10 @@ class EqualityQP(Layer):
         tensor([[-0.5000,  0.5000]])
     """
 
-    def __init__(self, *, gradient: str | Rule = "exact", on_failure: Literal["raise", "mask"] = "raise") -> None:
+    required = ("Q", "q", "A", "b")
+    empty = "p"
+
+    def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(
             quadratic,
             linear_equality,
@@ -81,14 +80,8 @@ class EqualityQP(Layer):
             system=_system,
             pullback=_pullback,
             start=_origin,
-            gradient=gradient,
-            on_failure=on_failure,
+            **options,
         )
-
-    def prepare(self, *xs: Tensor) -> Inputs:
-        if len(xs) != 4:
-            raise TypeError(f"an equality-constrained quadratic program takes Q, q, A and b, but got {len(xs)} inputs.")
-        return _arranged(dict(zip("QqAb", xs, strict=True)))
 
 
 class QuadraticProgram(Layer):
@@ -100,8 +93,7 @@ class QuadraticProgram(Layer):
     of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
 
     Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p), G (batch, n, m), h (batch, n) -> y (batch, m).
-    Each may come without the batch dimension, and is then shared; at least one must have it. A and b may be None, and
-    so may G and h.
+    A and b may be None, and so may G and h.
 
     Degenerate: constraints without a solution are ``Status.INFEASIBLE``, an objective without a bound
     ``Status.UNBOUNDED``, a Q that is not convex ``Status.NOT_OPTIMAL``. A constraint that is just active, with a zero
@@ -109,8 +101,7 @@ class QuadraticProgram(Layer):
 
     Args:
         max_iterations: of the interior-point method.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -121,13 +112,11 @@ class QuadraticProgram(Layer):
         tensor([[ 2., -1.]])
     """
 
-    def __init__(
-        self,
-        max_iterations: int = 60,
-        *,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
+    required = ("Q", "q")
+    optional = ("A", "b", "G", "h")
+    empty = "pn"
+
+    def __init__(self, max_iterations: int = 60, **options: Unpack[Options]) -> None:
         require_count(max_iterations=max_iterations)
         super().__init__(
             quadratic,
@@ -137,49 +126,17 @@ class QuadraticProgram(Layer):
             system=_system,
             pullback=_pullback,
             start=_origin,
-            gradient=gradient,
-            on_failure=on_failure,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor | None) -> Inputs:
-        if not 2 <= len(xs) <= 6:
-            raise TypeError(f"a quadratic program takes Q, q, A, b, G and h, but got {len(xs)} inputs.")
-        named = dict(zip("QqAbGh", (*xs, *(None,) * (6 - len(xs))), strict=True))
-        for rows, right in ("Ab", "Gh"):
-            if (named[rows] is None) != (named[right] is None):
-                raise ValueError(f"{rows} and {right} belong together: give both or neither.")
-            q = named["q"]
-            if named[rows] is None and isinstance(q, Tensor) and q.dim():
-                named[rows], named[right] = q.new_zeros(0, q.shape[-1]), q.new_zeros(0)
-        return _arranged(named)
-
-
-def _arranged(named: dict[str, Tensor | None]) -> Inputs:
-    """All inputs with a batch dimension, and shapes that fit."""
-    dims = {"Q": ("batch", "m", "m"), "q": ("batch", "m"), "A": ("batch", "p", "m"), "b": ("batch", "p")}
-    dims |= {"G": ("batch", "n", "m"), "h": ("batch", "n")}
-    sizes: dict[str, int] = {}
-    for name, x in named.items():
-        require_floating(name, x, dims[name])
-        if x.dim() == len(dims[name]) - 1:
-            shape = ("shared", *x.shape)
-        else:
-            require_shape(name, x, dims[name], empty=True)
-            shape = x.shape
-        for letter, size in zip(dims[name], shape, strict=True):
-            if size != "shared" and sizes.setdefault(letter, size) != size:
-                raise ValueError(
-                    f"{name} must have shape ({', '.join(dims[name])}), with or without the batch, to go with "
-                    f"the inputs before it, but has {tuple(x.shape)}: {letter} is {sizes[letter]} there."
-                )
-    if "batch" not in sizes:
-        raise ValueError("at least one input must have a batch dimension: q.unsqueeze(0) makes a batch of one.")
-    if not sizes["m"]:
-        raise ValueError("q must have at least one entry.")
-    size = sizes["batch"]
-    return tuple(
-        x if x.dim() == len(dims[name]) else x.expand(size, *x.shape) for name, x in named.items() if x is not None
-    )
+    def complete(self, Q: Tensor, q: Tensor, *rest: Tensor | None) -> Inputs:
+        found = [Q, q]
+        for names, rows, right in (("A and b", *rest[:2]), ("G and h", *rest[2:])):
+            if (rows is None) != (right is None):
+                raise ValueError(f"{names} belong together: give both or neither.")
+            found += [q.new_zeros(len(q), 0, q.shape[-1]) if rows is None else rows]
+            found += [q.new_zeros(len(q), 0) if right is None else right]
+        return tuple(found)
 
 
 def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Program:
