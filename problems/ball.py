@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import Rule, Solver
 from declarative.derivatives import Point
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.problem import Batch
-from declarative.solution import RawSolution
 from declarative.structure import Kind
 
-from .layer import Inputs, Layer, only_input, require_positive
-from .sphere import squared_distance
-from .systems import DiagonalSystem, OneConstraintSystem
+from .formula import Formula, judged
+from .layer import Inputs, Options
+from .projection import Projection, polar, pull_identity, radial_system
+from .settings import Number, Setting
+from .systems import DiagonalSystem
 
 
-def in_ball(x: Tensor, u: Tensor, radius: float) -> Tensor:  # noqa: ARG001
+def in_ball(x: Tensor, radius: Number, u: Tensor) -> Tensor:  # noqa: ARG001
     """(||u||^2 - radius^2) / 2 <= 0."""
     return (u.square().sum() - radius**2) / 2
 
 
-def in_box(x: Tensor, u: Tensor, radius: float) -> Tensor:  # noqa: ARG001
+def in_box(x: Tensor, radius: Number, u: Tensor) -> Tensor:  # noqa: ARG001
     """u <= radius and -u <= radius."""
     return torch.cat([u - radius, -u - radius])
 
 
-class BallProjection(Layer):
+class BallProjection(Projection):
     """The nearest point of a ball around the origin: minimise ||u - x||^2 / 2 subject to ||u|| <= radius.
 
     For the Euclidean ball, (||u||^2 - radius^2) / 2 <= 0: a point inside stays where it is and has gradient v; one
     outside is scaled to the radius, y = x radius / ||x||, and has the gradient of the sphere. For the maximum norm
     the ball is a box, and the projection clamps every entry.
 
-    Shapes: x (batch, m) -> y (batch, m).
+    Shapes: x (batch, m), radius () or (batch,) -> y (batch, m).
 
     Degenerate: a point exactly on the surface is at a kink; the one-sided derivative from inside is taken, with a
     :class:`NumericalWarning`.
 
     Args:
-        radius: of the ball.
+        radius: of the ball; a number, or a tensor (see :class:`Layer`).
         norm: 2 or ``math.inf``.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -57,101 +53,70 @@ class BallProjection(Layer):
         >>> BallProjection(radius=1.0)(torch.tensor([[3.0, 4.0], [0.1, 0.2]]))
         tensor([[0.6000, 0.8000],
                 [0.1000, 0.2000]])
-        >>> BallProjection(radius=1.0, norm=float("inf"))(torch.tensor([[3.0, 0.5]]))
-        tensor([[1.0000, 0.5000]])
+        >>> BallProjection(norm=float("inf"))(torch.tensor([[3.0, 0.5]]), torch.tensor(2.0))  # with another radius
+        tensor([[2.0000, 0.5000]])
     """
 
-    def __init__(
-        self,
-        radius: float = 1.0,
-        *,
-        norm: float = 2,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
-        require_positive(radius=radius)
+    optional = ("radius",)
+
+    def __init__(self, radius: Number = 1.0, *, norm: float = 2, **options: Unpack[Options]) -> None:
         if not isinstance(norm, int | float) or norm not in (2, math.inf):
             raise ValueError(f"norm must be 2 or math.inf, but is {norm!r}.")
-        round_one = norm == 2
+        self.norm = norm
+        setting = Setting("radius", radius)
+        inside, solution, verdict, system, pullback = BALL if norm == 2 else BOX
+        solver = Formula(solution, verdict, setting)
         super().__init__(
-            squared_distance,
-            None,
-            partial(in_ball if round_one else in_box, radius=radius),
-            solver=Shrink(radius) if round_one else Clamp(radius),
-            system=_ball_system if round_one else _box_system,
-            pullback=_pullback,
-            start=torch.zeros_like,
-            gradient=gradient,
-            on_failure=on_failure,
+            None, setting.bind(inside), solver=solver, system=system, pullback=pullback, setting=setting, **options
         )
 
-    def prepare(self, *xs: Tensor) -> Inputs:
-        return (only_input("x", xs, ("batch", "m")),)
+
+def _shrink(x: Tensor, radius: Tensor) -> Tensor:
+    direction, length = polar(x)
+    return torch.where(length > radius, direction * radius, x)
 
 
-@dataclass(frozen=True)
-class Shrink(Solver):
-    """x radius / max(||x||, radius)."""
-
-    radius: float
-
-    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        x = batch.unshared().xs[0].to(start.dtype)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return RawSolution.unsolved(torch.where(length > self.radius, x * (self.radius / length), x))
-
-    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """Outside, u - x = l u with l = 1 - ||x|| / radius, which is not positive."""
-        x = batch.unshared().xs[0].to(raw.y.dtype)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        multiplier = (1 - length / self.radius).clamp(max=0.0)
-        small = kink_tolerance(raw.y.dtype)
-        weak = (length / self.radius - 1).abs() <= small
-        active = (multiplier < 0) & ~weak
-        multiplier = torch.where(active, multiplier, 0.0)
-        slope = (raw.y - x).abs().amax(-1).clamp(min=self.radius)
-        stationarity = (raw.y - x - multiplier * raw.y).abs().amax(-1) / slope
-        violation = (torch.linalg.vector_norm(raw.y, dim=-1) / self.radius - 1).clamp(min=0.0)
-        residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
-        return Assessment(multiplier, active, weak, stationarity, violation, residual)
+def _judge_ball(x: Tensor, radius: Tensor, u: Tensor) -> Assessment:
+    """Outside, u - x = l u with l = 1 - ||x|| / radius, which is not positive."""
+    excess = polar(x)[1] / radius - 1
+    weak = excess.abs() <= kink_tolerance(u.dtype)
+    active = (excess > 0) & ~weak
+    multiplier = torch.where(active, -excess, 0.0)
+    size = torch.maximum((u - x).abs().amax(-1, keepdim=True), radius)
+    stationarity = ((u - x) / size - multiplier * (u / size)).abs().amax(-1)
+    violation = (polar(u)[1] / radius - 1).clamp(min=0.0).squeeze(-1)
+    return judged(multiplier, stationarity, violation, active, weak)
 
 
-@dataclass(frozen=True)
-class Clamp(Solver):
-    """Every entry clamped to [-radius, radius]."""
-
-    radius: float
-
-    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        x = batch.unshared().xs[0].to(start.dtype)
-        return RawSolution.unsolved(x.clamp(-self.radius, self.radius))
-
-    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
-        x = batch.unshared().xs[0].to(raw.y.dtype)
-        beyond = torch.cat([x - self.radius, -x - self.radius], -1)
-        small = kink_tolerance(raw.y.dtype) * max(self.radius, 1.0)
-        weak = beyond.abs() <= small
-        active = (beyond > 0) & ~weak
-        multipliers = torch.where(active, -beyond, 0.0)
-        upper, lower = multipliers.chunk(2, -1)
-        stationarity = (raw.y - x - upper + lower).abs().amax(-1) / beyond.abs().amax(-1).clamp(min=1.0)
-        violation = (raw.y.abs().amax(-1) / self.radius - 1).clamp(min=0.0)
-        residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
-        return Assessment(multipliers, active, weak, stationarity, violation, residual)
+def _clamp(x: Tensor, radius: Tensor) -> Tensor:
+    return x.clamp(-radius, radius)
 
 
-def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
-    """B = -I, C = 0."""
-    return (z,)
+def _judge_box(x: Tensor, radius: Tensor, u: Tensor) -> Assessment:
+    """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
+    beyond = torch.cat([x - radius, -x - radius], -1)
+    weak = beyond.abs() <= kink_tolerance(u.dtype) * radius
+    active = (beyond > 0) & ~weak
+    multipliers = torch.where(active, -beyond, 0.0)
+    upper, lower = multipliers.chunk(2, -1)
+    size = torch.maximum(beyond.abs().amax(-1), radius.squeeze(-1))
+    stationarity = (u - x - upper + lower).abs().amax(-1) / size
+    violation = (u.abs() / radius - 1).clamp(min=0.0).amax(-1)
+    return judged(multipliers, stationarity, violation, active, weak)
+
+
+def _pull_ball(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+    """For the radius, C = -radius."""
+    return *pull_identity(xs, u, multipliers, z, s), *(radius * s.squeeze(-1) for radius in xs[1:])
+
+
+def _pull_box(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+    """For the radius, C = -1 in every row."""
+    return *pull_identity(xs, u, multipliers, z, s), *(s.sum(-1) for _ in xs[1:])
 
 
 def _ball_system(point: Point, kind: Kind) -> System:
-    ones = torch.ones_like(point.u)
-    if kind == "objective":
-        return DiagonalSystem(ones)
-    inverse = ones / (1 - point.multipliers)  # H = ||x|| / radius I outside
-    return DiagonalSystem(inverse) if kind == "curvature" else OneConstraintSystem(inverse, point.u, point.active)
+    return radial_system(point, kind, 1 / (1 - point.multipliers))
 
 
 def _box_system(point: Point, kind: Kind) -> System:
@@ -183,3 +148,7 @@ class BoxSystem(System):
             return z, s
 
         return solve
+
+
+BALL = (in_ball, _shrink, _judge_ball, _ball_system, _pull_ball)
+BOX = (in_box, _clamp, _judge_box, _box_system, _pull_box)

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, NumericalWarning, Rule, Solver
+from declarative import ClosedForm, NumericalWarning, Solver
 from declarative.derivatives import Point
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment
@@ -19,7 +19,9 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind
 
-from .layer import Inputs, Layer, largest, only_input, thin_product
+from .formula import judged
+from .layer import Inputs, Layer, Options
+from .systems import largest, thin_product
 
 
 def rayleigh(X: Tensor, U: Tensor) -> Tensor:
@@ -53,8 +55,7 @@ class Eigenvectors(Layer):
     Args:
         k: how many; by default all.
         largest: the k of the largest eigenvalues, or else of the smallest.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -68,14 +69,9 @@ class Eigenvectors(Layer):
                  [0.5000, 0.0000]]])
     """
 
-    def __init__(
-        self,
-        k: int | None = None,
-        *,
-        largest: bool = True,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
+    required = ("X",)
+
+    def __init__(self, k: int | None = None, *, largest: bool = True, **options: Unpack[Options]) -> None:
         if k is not None and (not isinstance(k, int) or isinstance(k, bool)):
             raise TypeError(f"k must be an int or None, but is {type(k).__name__}.")
         if k is not None and k < 1:
@@ -91,17 +87,13 @@ class Eigenvectors(Layer):
             system=partial(_system, chosen=solver.chosen),
             pullback=_pullback,
             start=solver.blank,
-            gradient=gradient,
-            on_failure=on_failure,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        X = only_input("X", xs, ("batch", "m", "m"))
-        if X.shape[-1] != X.shape[-2]:
-            raise ValueError(f"X must be square, but has shape {tuple(X.shape)}.")
+    def complete(self, X: Tensor) -> Inputs:
         if self.k is not None and self.k > X.shape[-1]:
             raise ValueError(f"k is {self.k}, but X of shape {tuple(X.shape)} has only {X.shape[-1]} eigenvectors.")
-        return xs
+        return (X,)
 
 
 @dataclass(frozen=True)
@@ -147,9 +139,7 @@ class Eigh(Solver):
         left = (X @ U + U * raw.multipliers.unsqueeze(-2)) / largest(X)[:, None, None]
         stationarity = left.abs().amax((-2, -1))
         violation = (torch.linalg.vector_norm(U, dim=-2) - 1).abs().amax(-1)
-        residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
-        active = torch.ones_like(raw.multipliers, dtype=torch.bool)
-        return Assessment(raw.multipliers, active, ~active, stationarity, violation, residual)
+        return judged(raw.multipliers, stationarity, violation)
 
 
 def _symmetric(X: Tensor) -> Tensor:

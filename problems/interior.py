@@ -44,6 +44,10 @@ class Program:
         """The programs at these positions."""
         return Program(*(x[rows] for x in (self.Q, self.q, self.A, self.b, self.G, self.h)))
 
+    def to(self, dtype: torch.dtype) -> Program:
+        """The same programs in another precision."""
+        return Program(*(x.to(dtype) for x in (self.Q, self.q, self.A, self.b, self.G, self.h)))
+
     def normalised(self, *, with_q: bool = True) -> Normalised:
         """The same programs with an objective of size 1 and rows of length 1, so that units do not matter.
 

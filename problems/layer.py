@@ -5,17 +5,32 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from declarative import DeclarativeNode, Solver
-from declarative.inputs import check_devices, check_tensor, refuse_without_values
+from declarative import DeclarativeNode, Rule, Solution, Solver
+from declarative.inputs import check_devices, refuse_without_values
 from declarative.problem import Function
+
+from .settings import Setting
+from .shapes import arrange
 
 Inputs = tuple[Tensor, ...]
 Pullback = Callable[..., Inputs]  # (xs, u, multipliers, z, s)
+
+
+class Options(TypedDict, total=False):
+    """What every ready-made layer takes besides its own settings.
+
+    Attributes:
+        gradient: the rule by which it is differentiated; by default ``"exact"``.
+        on_failure: ``"raise"`` or ``"mask"``, as in :class:`DeclarativeNode`.
+    """
+
+    gradient: str | Rule
+    on_failure: Literal["raise", "mask"]
 
 
 class Layer(DeclarativeNode):
@@ -23,7 +38,12 @@ class Layer(DeclarativeNode):
     system, and a formula for the last step of back-propagation.
 
     Everything that a node can do (``solve``, ``derivatives``, ``with_gradient``, ...) a ready-made layer can do too. A
-    subclass consists of its statement and of :meth:`prepare`; it has no state but its configuration.
+    subclass consists of its statement and of the names of its inputs; it has no state but its configuration.
+
+    Every ready-made layer takes the options ``gradient=`` and ``on_failure=`` of a node. Its inputs have a batch
+    dimension first; one whose batch is 1, or missing, is shared by all the problems. A setting such as a radius is a
+    number, or a tensor, one number for all the problems or one for each: given to the constructor, or after the other
+    inputs of a call. A tensor is an input of the problem, and has a gradient.
 
     Example:
         >>> import torch
@@ -38,37 +58,93 @@ class Layer(DeclarativeNode):
         (tensor([3.]), tensor([3.]))
     """
 
+    required: ClassVar[tuple[str, ...]] = ()  # the inputs, by their names in the table of dimensions
+    optional: ClassVar[tuple[str, ...]] = ()  # a setting comes last
+    empty: ClassVar[str] = ""  # dimensions that may have no entries
     generic_solver: str | Solver | None = None  # None: what a node without a solver uses
+    setting: Setting | None = None
 
-    def __init__(self, *functions: Function | None, pullback: Pullback | None = None, **options: Any) -> None:
-        super().__init__(*functions, **options)
-        plan = self._spec.plan
-        plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback))
-        self._spec = dataclasses.replace(self._spec, plan=plan)
+    def __init__(
+        self,
+        objective: Function,
+        *constraints: Function | None,
+        pullback: Pullback | None = None,
+        setting: Setting | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(objective, *constraints, **options)
+        self._spec = dataclasses.replace(self._spec, problem=dataclasses.replace(self._spec.plan.problem, pullback=pullback))
+        self.setting = setting
+        if setting is not None and isinstance(setting.value, Tensor):  # where .to() and .parameters() find it
+            if isinstance(setting.value, nn.Parameter):
+                self.register_parameter(setting.name, setting.value)
+            else:
+                self.register_buffer(setting.name, setting.value, persistent=False)
 
-    def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
+    def prepare(self, *xs: Tensor) -> Inputs:
         """Check the inputs of a call, and complete them; differentiable."""
+        if not self.required:
+            return xs
+        found = arrange(type(self).__name__, self.required, self.optional, self._with_setting(xs), self.empty)
+        if self.setting is None:
+            return self.complete(*found)
+        *others, value = found
+        if value is None:
+            return self.complete(*others)
+        self.setting.check(value)
+        assert found[0] is not None  # the first is required
+        return *self.complete(*others), value.to(found[0].dtype)
+
+    def complete(self, *xs: Any) -> Inputs:
+        """The inputs of the problem from those of a call, but for the setting; an input that was left out is None."""
         return xs
+
+    def blank(self, *xs: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Where the solution is zero because the inputs of a call leave it out, such as a score of -inf."""
+        return None
+
+    def _with_setting(self, xs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The inputs with the tensor that the layer was made with, unless the call brings another."""
+        own = None if self.setting is None else getattr(self, self.setting.name, None)
+        if own is None or len(xs) < len(self.required):
+            return xs
+        padded = (*xs, *(None,) * (len(self.required) + len(self.optional) - len(xs)))
+        return padded if padded[-1] is not None else (*padded[:-1], own)
+
+    @torch.compiler.disable
+    def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
+        """The solutions: see :meth:`DeclarativeNode.forward`."""
+        return self._blanked(super().forward(*xs, start=start), xs)
+
+    @torch.compiler.disable
+    def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
+        """Solve the batch and return all that is known about it: see :meth:`DeclarativeNode.solve`."""
+        solution = super().solve(*xs, start=start)
+        return dataclasses.replace(solution, y=self._blanked(solution.y, xs))
+
+    def _blanked(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
+        where = self.blank(*xs)
+        return y if where is None else torch.where(where, 0.0, y)
 
     def generic(self) -> Layer:
         """The same problem without its fast paths: solved by a general solver, with the dense linear system."""
-        plan, problem = self._spec.plan, self._spec.plan.problem
+        spec, problem = self._spec, self._spec.plan.problem
         other = copy.copy(self)
         other._spec = DeclarativeNode(
             problem.objective,
             problem.equality,
             problem.inequality,
             solver=self.generic_solver,
-            gradient=self.gradient,
-            start=plan.start,
-            in_dims=plan.in_dims,
-            on_failure=plan.on_failure,  # type: ignore[arg-type]
+            gradient=spec.rule,
+            start=spec.start,
+            in_dims=spec.in_dims,
+            on_failure=spec.on_failure,  # type: ignore[arg-type]
         )._spec
         return other
 
     def extra_repr(self) -> str:
         """How it is solved and differentiated, for ``print(layer)``."""
-        return f"solver={type(self._spec.plan.solver).__name__}, gradient={type(self.gradient).__name__}"
+        return f"solver={type(self._spec.plan.solver).__name__}, gradient={type(self._spec.rule).__name__}"
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         check_devices(xs)
@@ -78,76 +154,3 @@ class Layer(DeclarativeNode):
         check_devices(xs)  # before prepare computes with them
         refuse_without_values(xs)
         return super()._solve(self.prepare(*xs), *options)
-
-
-def require_floating(name: str, x: object, dims: Sequence[str]) -> None:
-    """Refuse what is not a real floating-point tensor; its dimensions are for the message only.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a tensor of shape ({', '.join(dims)}), but is {type(x).__name__}.")
-    check_tensor(name, x)
-    if not x.is_floating_point():
-        raise TypeError(
-            f"{name} must be a floating-point tensor, but is {x.dtype}: use {name}.to(torch.get_default_dtype())."
-        )
-
-
-def require_shape(name: str, x: object, dims: Sequence[str], *, empty: bool = False) -> None:
-    """Refuse what is not a real floating-point tensor with these dimensions.
-
-    Raises:
-        TypeError: it is not a tensor, or not a floating-point one.
-        ValueError: it has another number of dimensions, or none along one of those other than the batch.
-    """
-    require_floating(name, x, dims)
-    expected = f"({', '.join(dims)})"
-    assert isinstance(x, Tensor)  # which was required
-    if x.dim() != len(dims):
-        hint = f" Add a batch dimension: {name}.unsqueeze(0)." if x.dim() == len(dims) - 1 else ""
-        raise ValueError(f"{name} must have shape {expected}, but has shape {tuple(x.shape)}.{hint}")
-    if 0 in x.shape[1:] and not empty:
-        raise ValueError(f"{name} must have shape {expected} with at least one entry, but has shape {tuple(x.shape)}.")
-
-
-def only_input(name: str, xs: Sequence[Tensor], dims: Sequence[str]) -> Tensor:
-    """The one input of a layer that has one."""
-    if len(xs) != 1:
-        raise TypeError(f"this layer takes one input, {name}, but was called with {len(xs)}.")
-    require_shape(name, xs[0], dims)
-    return xs[0]
-
-
-def require_positive(**values: float) -> None:
-    """Refuse parameters that are not finite positive numbers."""
-    for name, value in values.items():
-        if isinstance(value, Tensor) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, but is {type(value).__name__}.")
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be positive and finite, but is {value}.")
-
-
-def require_count(**values: int) -> None:
-    """Refuse what is not a positive whole number that a computer could count to."""
-    for name, value in values.items():
-        if not isinstance(value, int) or not 1 <= value < 2**31:
-            raise ValueError(f"{name} must be a positive int, but is {value!r}.")
-
-
-def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
-    """The largest absolute value of each problem; 1 where all are zero, so that one can divide by it."""
-    size = x.reshape(x.shape[0], -1).abs().amax(-1)
-    return torch.where(size > 0, size, 1.0)
-
-
-def uniform_marginals(M: Tensor) -> tuple[Tensor, Tensor]:
-    """1/m and 1/n for a matrix (m, n)."""
-    m, n = M.shape
-    return M.new_full((m,), 1 / m), M.new_full((n,), 1 / n)
-
-
-def thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
-    """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
-    return (thin.mT @ matrix.mT).mT

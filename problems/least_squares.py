@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, Rule
+from declarative import NumericalWarning
 from declarative.derivatives import Point
-from declarative.linear import DenseSystem, HessianSystem
-from declarative.linear.contract import System
+from declarative.linear.contract import Pair, Solve, System
+from declarative.optimality import Assessment
 from declarative.structure import Kind
 
-from .layer import Inputs, Layer, require_floating, require_shape
+from .formula import Formula, judged
+from .layer import Inputs, Layer, Options
+from .settings import Number, Setting
+from .systems import largest, times
 
 
-def weighted_squares(A: Tensor, b: Tensor, w: Tensor, u: Tensor, ridge: float) -> Tensor:
+def weighted_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Number, u: Tensor) -> Tensor:
     """sum_i w_i (a_i' u - b_i)^2 / 2 + ridge ||u||^2 / 2."""
     return (w * (A @ u - b).square()).sum() / 2 + ridge * u.square().sum() / 2
 
@@ -27,18 +31,18 @@ class LeastSquares(Layer):
 
         minimise sum_i w_i (a_i' u - b_i)^2 / 2 + ridge ||u||^2 / 2.
 
+    Solved by the QR decomposition of the weighted rows, which serves the gradient too: A'A is never formed.
     Differentiable in A, b and w. There are no constraints, so that all rules but ``identity`` are exact.
 
-    Shapes: A (batch, n, m), b (batch, n), w (batch, n) or (n,), by default ones -> y (batch, m). A may come without
-    the batch dimension, and is then shared.
+    Shapes: A (batch, p, m), b (batch, p), w (batch, p), by default ones, ridge () or (batch,) -> y (batch, m).
 
     Degenerate: where A has not full rank and there is no ridge, the solution of least norm is returned; its gradient is
-    the least-norm one, with a :class:`NumericalWarning`. A weight may be zero, but not negative (``ValueError``).
+    the least-norm one, with a :class:`NumericalWarning`. There is one too where A is so ill-conditioned that more than
+    half of the digits of the gradient are lost. A weight may be zero, but not negative (``ValueError``).
 
     Args:
-        ridge: the weight of ||u||^2 / 2.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        ridge: the weight of ||u||^2 / 2; a number, or a tensor (see :class:`Layer`).
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -48,71 +52,99 @@ class LeastSquares(Layer):
         tensor([[1., 2.]])
     """
 
-    def __init__(
-        self,
-        ridge: float = 0.0,
-        *,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
-        if not isinstance(ridge, int | float) or not 0 <= ridge < float("inf"):
-            raise ValueError(f"ridge must be a finite number that is not negative, but is {ridge!r}.")
+    required = ("A", "b")
+    optional = ("w", "ridge")
+
+    def __init__(self, ridge: Number = 0.0, **options: Unpack[Options]) -> None:
+        setting = Setting("ridge", ridge, after=(3,), may_vanish=True)
         super().__init__(
-            partial(weighted_squares, ridge=ridge),
-            solver=ClosedForm(partial(_least_squares, ridge=ridge)),
-            system=partial(_system, ridge=ridge),
+            setting.bind(weighted_squares),
+            solver=Formula(_least_squares, _judge, setting),
+            system=partial(_system, setting=setting),
             start=_origin,
-            gradient=gradient,
-            on_failure=on_failure,
+            setting=setting,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor) -> Inputs:
-        if not 2 <= len(xs) <= 3:
-            raise TypeError(f"least squares takes A, b and w, but was called with {len(xs)} inputs.")
-        A, b, w = (*xs, None)[:3]
-        require_shape("b", b, ("batch", "n"))
-        require_floating("A", A, ("batch", "n", "m"))
-        if A.dim() == 2:
-            A = A.expand(b.shape[0], *A.shape)
-        require_shape("A", A, ("batch", "n", "m"))
-        if A.shape[:2] != b.shape:
-            raise ValueError(f"A of shape {tuple(A.shape)} does not go with b of shape {tuple(b.shape)}.")
-        if w is None:
-            return A, b, torch.ones_like(b)
-        require_floating("w", w, ("batch", "n"))
-        require_shape("w", w if w.dim() == 2 else w.unsqueeze(0), ("batch", "n"))
-        if w.shape not in (b.shape, b.shape[1:]):
-            raise ValueError(f"w must have shape {tuple(b.shape)} or {tuple(b.shape[1:])}, but has {tuple(w.shape)}.")
-        return A, b, w.expand(b.shape)
+    def complete(self, A: Tensor, b: Tensor, w: Tensor | None) -> Inputs:
+        return A, b, torch.ones_like(b) if w is None else w
 
 
-def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: float) -> Tensor:
+def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor) -> Tensor:
     if (w < 0).any():
         raise ValueError("w must not be negative.")
-    n, m = A.shape[-2:]
-    root = w.sqrt()
-    rows, right = A * root.unsqueeze(-1), b * root
-    if ridge:
-        eye = torch.eye(m, dtype=A.dtype, device=A.device).expand(len(A), m, m)
-        rows, right = torch.cat([rows, ridge**0.5 * eye], -2), torch.cat([right, b.new_zeros(len(b), m)], -1)
-    # A NaN would make the whole batch fail; its problem is given a status by the node.
-    finite = rows.isfinite().all(-1).all(-1) & right.isfinite().all(-1)
-    rows = torch.where(finite[:, None, None], rows, 0.0)
-    tolerance = 10 * max(n, m) * torch.finfo(A.dtype).eps
-    inverse = torch.linalg.pinv(rows, rtol=tolerance)
-    y = (inverse @ right.unsqueeze(-1)).squeeze(-1)
-    left = right - (rows @ y.unsqueeze(-1)).squeeze(-1)
-    return y + (inverse @ left.unsqueeze(-1)).squeeze(-1)
+    rows = _rows(A, w, ridge)
+    inverse, _, _ = _pseudo_inverse(rows)
+    right = torch.nn.functional.pad(w.sqrt() * b, (0, rows.shape[1] - b.shape[1]))
+    y = times(inverse, right)
+    return y + times(inverse, right - times(rows, y))
 
 
-def _system(point: Point, kind: Kind, ridge: float) -> System:
-    A, _, w = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    hessian = A.mT @ (w.unsqueeze(-1) * A) + ridge * eye
-    if kind != "full":
-        return HessianSystem(hessian)
-    return DenseSystem(hessian, hessian.new_zeros(point.batch.size, 0, A.shape[-1]), point.active)
+def _judge(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Assessment:
+    """A' W (A u - b) + ridge u = 0, relative to the sizes of the numbers in it."""
+    unit, pull = A / largest(A)[:, None, None], ridge / largest(A).unsqueeze(-1) * u
+    slope = times(unit.mT, w * (times(A, u) - b)) + pull
+    size = times(unit.mT.abs(), w * (times(A.abs(), u.abs()) + b.abs())) + pull.abs()
+    stationarity = slope.abs().amax(-1) / largest(size)
+    return judged(u[:, :0], stationarity, torch.zeros_like(stationarity))
 
 
-def _origin(A: Tensor, b: Tensor, w: Tensor) -> Tensor:  # noqa: ARG001
+def _rows(A: Tensor, w: Tensor, ridge: Tensor) -> Tensor:  # (batch, p + m, m)
+    """[sqrt(w) A; sqrt(ridge) I], whose squares are the objective."""
+    return torch.cat([w.sqrt().unsqueeze(-1) * A, torch.diag_embed(ridge.sqrt().expand(-1, A.shape[-1]))], -2)
+
+
+def _pseudo_inverse(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (batch, m, rows), (batch,), (batch,)
+    """The pseudo-inverse, by QR where it is safe; the condition number; and whether the rank is not full.
+
+    Either way errors grow with the condition number, and not with its square as they would with the Gram matrix. It is
+    that of the rows with columns of unit length, so that units do not matter.
+    """
+    Q, R = torch.linalg.qr(rows)
+    inverse = torch.linalg.solve_triangular(R, Q.mT, upper=True)
+    lengths = torch.linalg.vector_norm(rows, dim=-2).unsqueeze(-1)
+    condition = rows.shape[-1] ** 0.5 * torch.linalg.vector_norm(lengths * inverse, dim=(-2, -1))
+    tolerance = 10 * max(rows.shape[1:]) * torch.finfo(rows.dtype).eps
+    deficient = ~(tolerance * condition < 1)
+    if deficient.any():
+        finite = rows.isfinite().all(-1).all(-1)[:, None, None]  # what is not has no solution, which the node will say
+        inverse[deficient] = torch.linalg.pinv(torch.where(finite, rows, 0.0)[deficient], rtol=tolerance)
+    return inverse, condition, deficient
+
+
+def _system(point: Point, kind: Kind, setting: Setting) -> System:  # noqa: ARG001
+    (A, _, w), ridge = setting.columns(point.batch.unshared().xs, point.u)
+    return GramSystem(A, w, ridge)
+
+
+class GramSystem(System):
+    """(A' W A + ridge I) z = r, without forming the matrix."""
+
+    def __init__(self, A: Tensor, w: Tensor, ridge: Tensor) -> None:  # (batch, p, m), (batch, p), (batch, 1)
+        super().__init__(A, w, ridge)
+        self.A = A
+        self.w = w
+        self.ridge = ridge
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        return times(self.A.mT, self.w * times(self.A, z)) + self.ridge * z, s
+
+    def factorise(self) -> Solve:
+        inverse, condition, deficient = _pseudo_inverse(_rows(self.A, self.w, self.ridge))
+        poor = ~deficient & (condition > torch.finfo(condition.dtype).eps ** -0.5)
+        _warn(deficient, "A has not full rank, and the system is singular; the least-norm solution was used")
+        _warn(poor, "A is so ill-conditioned that more than half of the digits of the gradient are lost; a ridge helps")
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            return times(inverse, times(inverse.mT, r)), t
+
+        return solve
+
+
+def _warn(which: Tensor, why: str) -> None:
+    if which.any():
+        warnings.warn(f"{int(which.sum())} problem(s) of the batch: {why}.", NumericalWarning, stacklevel=2)
+
+
+def _origin(A: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.zeros_like(A[0])

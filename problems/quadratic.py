@@ -1,14 +1,14 @@
-"""Quadratic programs and least squares."""
+"""Quadratic programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import Rule, Solver, Status
+from declarative import Solver, Status
 from declarative.derivatives import Point
 from declarative.linear import DenseSystem, HessianSystem
 from declarative.linear.contract import System
@@ -17,8 +17,11 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind
 
+from .evidence import convex, convex_along, reason
+from .formula import judged
 from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
-from .layer import Inputs, Layer, largest, require_count, require_floating, require_shape
+from .layer import Inputs, Layer, Options
+from .settings import require_count
 from .systems import Left, LeftSystem, Reduction, times
 
 
@@ -52,16 +55,11 @@ class EqualityQP(Layer):
     Solved directly from its optimality conditions. Only the symmetric part of Q counts. Q need not be definite, as
     long as it is on the null space of A.
 
-    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p) -> y (batch, m). Each may come without the
-    batch dimension, and is then shared; at least one must have it.
+    Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p) -> y (batch, m).
 
     Degenerate: redundant constraints have a least-norm gradient, with a :class:`NumericalWarning`. Contradictory ones
-    are ``Status.INFEASIBLE``, and a Q that is not positive definite on the null space of A is not a minimum: it is
-    ``Status.UNBOUNDED`` where the conditions have no solution, and otherwise a saddle point that is not noticed.
-
-    Args:
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+    are ``Status.INFEASIBLE``. Where Q has negative curvature on the null space of A, or none along a direction in which
+    q falls, the objective is ``Status.UNBOUNDED``.
 
     Example:
         >>> import torch
@@ -74,7 +72,10 @@ class EqualityQP(Layer):
         tensor([[-0.5000,  0.5000]])
     """
 
-    def __init__(self, *, gradient: str | Rule = "exact", on_failure: Literal["raise", "mask"] = "raise") -> None:
+    required = ("Q", "q", "A", "b")
+    empty = "p"
+
+    def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(
             quadratic,
             linear_equality,
@@ -82,14 +83,8 @@ class EqualityQP(Layer):
             system=_system,
             pullback=_pullback,
             start=_origin,
-            gradient=gradient,
-            on_failure=on_failure,
+            **options,
         )
-
-    def prepare(self, *xs: Tensor) -> Inputs:
-        if len(xs) != 4:
-            raise TypeError(f"an equality-constrained quadratic program takes Q, q, A and b, but got {len(xs)} inputs.")
-        return _arranged(dict(zip("QqAb", xs, strict=True)))
 
 
 class QuadraticProgram(Layer):
@@ -101,8 +96,7 @@ class QuadraticProgram(Layer):
     of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
 
     Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p), G (batch, n, m), h (batch, n) -> y (batch, m).
-    Each may come without the batch dimension, and is then shared; at least one must have it. A and b may be None, and
-    so may G and h.
+    A and b may be None, and so may G and h.
 
     Degenerate: constraints without a solution are ``Status.INFEASIBLE``, an objective without a bound
     ``Status.UNBOUNDED``, a Q that is not convex ``Status.NOT_OPTIMAL``. A constraint that is just active, with a zero
@@ -110,8 +104,7 @@ class QuadraticProgram(Layer):
 
     Args:
         max_iterations: of the interior-point method.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -122,13 +115,11 @@ class QuadraticProgram(Layer):
         tensor([[ 2., -1.]])
     """
 
-    def __init__(
-        self,
-        max_iterations: int = 60,
-        *,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
+    required = ("Q", "q")
+    optional = ("A", "b", "G", "h")
+    empty = "pn"
+
+    def __init__(self, max_iterations: int = 60, **options: Unpack[Options]) -> None:
         require_count(max_iterations=max_iterations)
         super().__init__(
             quadratic,
@@ -138,49 +129,17 @@ class QuadraticProgram(Layer):
             system=_system,
             pullback=_pullback,
             start=_origin,
-            gradient=gradient,
-            on_failure=on_failure,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor | None) -> Inputs:
-        if not 2 <= len(xs) <= 6:
-            raise TypeError(f"a quadratic program takes Q, q, A, b, G and h, but got {len(xs)} inputs.")
-        named = dict(zip("QqAbGh", (*xs, *(None,) * (6 - len(xs))), strict=True))
-        for rows, right in ("Ab", "Gh"):
-            if (named[rows] is None) != (named[right] is None):
-                raise ValueError(f"{rows} and {right} belong together: give both or neither.")
-            q = named["q"]
-            if named[rows] is None and isinstance(q, Tensor) and q.dim():
-                named[rows], named[right] = q.new_zeros(0, q.shape[-1]), q.new_zeros(0)
-        return _arranged(named)
-
-
-def _arranged(named: dict[str, Tensor | None]) -> Inputs:
-    """All inputs with a batch dimension, and shapes that fit."""
-    dims = {"Q": ("batch", "m", "m"), "q": ("batch", "m"), "A": ("batch", "p", "m"), "b": ("batch", "p")}
-    dims |= {"G": ("batch", "n", "m"), "h": ("batch", "n")}
-    sizes: dict[str, int] = {}
-    for name, x in named.items():
-        require_floating(name, x, dims[name])
-        if x.dim() == len(dims[name]) - 1:
-            shape = ("shared", *x.shape)
-        else:
-            require_shape(name, x, dims[name], empty=True)
-            shape = x.shape
-        for letter, size in zip(dims[name], shape, strict=True):
-            if size != "shared" and sizes.setdefault(letter, size) != size:
-                raise ValueError(
-                    f"{name} must have shape ({', '.join(dims[name])}), with or without the batch, to go with "
-                    f"the inputs before it, but has {tuple(x.shape)}: {letter} is {sizes[letter]} there."
-                )
-    if "batch" not in sizes:
-        raise ValueError("at least one input must have a batch dimension: q.unsqueeze(0) makes a batch of one.")
-    if not sizes["m"]:
-        raise ValueError("q must have at least one entry.")
-    size = sizes["batch"]
-    return tuple(
-        x if x.dim() == len(dims[name]) else x.expand(size, *x.shape) for name, x in named.items() if x is not None
-    )
+    def complete(self, Q: Tensor, q: Tensor, *rest: Tensor | None) -> Inputs:
+        found = [Q, q]
+        for names, rows, right in (("A and b", *rest[:2]), ("G and h", *rest[2:])):
+            if (rows is None) != (right is None):
+                raise ValueError(f"{names} belong together: give both or neither.")
+            found += [q.new_zeros(len(q), 0, q.shape[-1]) if rows is None else rows]
+            found += [q.new_zeros(len(q), 0) if right is None else right]
+        return tuple(found)
 
 
 def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Program:
@@ -205,17 +164,12 @@ class _Quadratic(Solver):
         held = (pull > slack.clamp(min=0.0)) & ~weak
         point = Point(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
         found = residual(program, point, residuals(program, point, curve))
-        # A stationary point of a program that is not convex is no solution.
-        found = torch.where(raw.codes == Status.NOT_OPTIMAL, 1.0, found).to(raw.y.dtype)
+        # What the solver has failed of, in double precision, cannot be seen in single.
+        found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(raw.y.dtype)
         always = torch.ones_like(program.b, dtype=torch.bool)
-        return Assessment(
-            multipliers=torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1),
-            active=torch.cat([always, held], -1),
-            weak=torch.cat([~always, weak], -1),
-            stationarity=found,
-            violation=found,
-            residual=found,
-        )
+        multipliers = torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1)
+        active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
+        return judged(multipliers, found, found, active, weak)
 
 
 @dataclass(frozen=True)
@@ -223,13 +177,19 @@ class Direct(_Quadratic):
     """One solution of the optimality conditions."""
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        program = _program(batch, start.dtype)
-        normal = program.normalised()
-        reduction = Reduction.of(normal.program.Q, normal.program.A)
-        u, s, left = solve_equality(normal.program, torch.ones_like(program.b, dtype=torch.bool), reduction)
-        none = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
-        # Where the constraints make up for it, Q need not be convex.
-        return _raw(normal, Point(u, s, program.h, program.h), none, none == 0, left if left.sound.all() else None)
+        normal = _program(batch, start.dtype).normalised()
+        program = normal.program
+        active = torch.ones_like(program.b, dtype=torch.bool)
+        u, s, left = solve_equality(program, active, Reduction.of(program.Q, program.A))
+        point, iterations = Point(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
+        good = residual(program, point) <= optimality_tolerance(u.dtype)
+        minimal = left.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
+        if not minimal.all():
+            rest = program.select(~minimal).to(torch.float64)
+            minimal[~minimal] = convex_along(rest.Q, rest.A, u.dtype)
+        codes = _codes(program, point, good & minimal, start.dtype)
+        codes = torch.where(minimal | (codes == Status.INFEASIBLE), codes, int(Status.UNBOUNDED))
+        return _raw(normal, point, codes, iterations, left if left.sound.all() else None)
 
 
 @dataclass(frozen=True)
@@ -239,37 +199,48 @@ class InteriorPoint(_Quadratic):
     max_iterations: int
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        program = _program(batch, torch.float64)
-        normal = program.normalised()
+        normal = _program(batch, torch.float64).normalised()
         point, iterations, left = solve_program(normal.program, self.max_iterations)
-        convex = _convex(_program(batch, start.dtype))
-        return _raw(normal, point, iterations, convex, left).to(start.dtype)
+        good = residual(normal.program, point) <= optimality_tolerance(torch.float64)
+        codes = _codes(normal.program, point, good, start.dtype)
+        tired = (codes == Status.STALLED) & (iterations >= self.max_iterations)
+        codes = torch.where(tired, int(Status.ITERATION_LIMIT), codes)
+        codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
+        point = replace(point, u=within_bounds(normal.program, point))
+        return _raw(normal, point, codes, iterations, left).to(start.dtype)
 
 
-def _raw(given: Normalised, point: Point, iterations: Tensor, convex: Tensor, left: Left | None) -> RawSolution:
-    """A point of the normalised program as one of the given program, with the reason should it be no solution."""
-    normal, size, of_y, of_l = given
-    equal, unequal = times(normal.A, point.u) - normal.b, (times(normal.G, point.u) - normal.h).clamp(min=0.0)
-    infeasible = torch.maximum(_largest(equal), _largest(unequal)) > 1e-4 * point.u.abs().amax(-1).clamp(min=1.0)
-    codes = torch.where(infeasible, int(Status.INFEASIBLE), int(Status.UNBOUNDED))
-    solved = residual(normal, point) <= optimality_tolerance(point.u.dtype)
-    codes = torch.where(solved, int(Status.CONVERGED), codes)
-    codes = torch.where(convex, codes, int(Status.NOT_OPTIMAL))
-    messages = tuple("" if good else "Q is not positive semidefinite" for good in convex.tolist())
-    multipliers = -torch.cat([of_y * point.y, of_l * point.l], -1)
-    factor = None if left is None else replace(left, size=size, lengths=torch.cat([of_y, of_l], -1))
+def _codes(program: Program, point: Point, good: Tensor, dtype: torch.dtype) -> Tensor:
+    """CONVERGED, or the reason why it is not."""
+    place = torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1)
+    # At a point so far away the conditions may seem to hold, relative to the size of its coordinates.
+    far = good & (point.u.abs().amax(-1) > torch.finfo(point.u.dtype).eps ** -0.5 * place)
+    codes = torch.zeros_like(good, dtype=torch.int64)
+    if far.any():
+        codes[far] = reason(program.select(far), point.u.dtype, Status.CONVERGED)
+    if not good.all():
+        codes[~good] = reason(program.select(~good), dtype, Status.STALLED)
+    return codes
+
+
+def _raw(given: Normalised, point: Point, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
+    """A point of the normalised program as one of the given program."""
+    told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
+    messages = tuple(told.get(code, "") for code in codes.tolist())
+    multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
+    lengths = torch.cat([given.of_y, given.of_l], -1)
+    factor = None if left is None else replace(left, size=given.size, lengths=lengths)
     return RawSolution(point.u, multipliers, codes, iterations, messages, factors=factor)
 
 
-def _convex(program: Program) -> Tensor:
-    """Whether Q is positive semidefinite, up to rounding."""
-    shift = optimality_tolerance(program.Q.dtype) * largest(program.Q)
-    shifted = program.Q + torch.diag_embed(shift.unsqueeze(-1).expand(program.q.shape))
-    return torch.linalg.cholesky_ex(shifted).info == 0
-
-
-def _largest(x: Tensor) -> Tensor:
-    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(len(x))
+def within_bounds(program: Program, point: Point) -> Tensor:  # (batch, m)
+    """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
+    single, place, sign = (program.G != 0).sum(-1) == 1, program.G.abs().argmax(-1), program.G.sum(-1)
+    held, bound = point.l > point.w, 0.0 + sign * program.h
+    upper, lower = torch.full_like(point.u, torch.inf), torch.full_like(point.u, -torch.inf)
+    upper.scatter_reduce_(-1, place, torch.where(single & (held | (sign > 0)), bound, torch.inf), "amin")
+    lower.scatter_reduce_(-1, place, torch.where(single & (held | (sign < 0)), bound, -torch.inf), "amax")
+    return point.u.clamp(lower, upper)
 
 
 def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
@@ -290,12 +261,12 @@ def _system(point: Point, kind: Kind) -> System:
 
 def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
     """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
-    half = -z / 2
-    symmetric = torch.stack([half, u], -1) @ torch.stack([u, half], -2)
-    if multipliers is None:
-        rows = (-s).unsqueeze(-1) * u.unsqueeze(-2)
-    else:
-        rows = torch.stack([-s, multipliers], -1) @ torch.stack([u, z], -2)
-    p = xs[3].shape[-1]
-    grads = (symmetric, -z, rows[:, :p], s[:, :p], rows[:, p:], s[:, p:])
-    return grads[: len(xs)]
+    half, p = -z / 2, xs[3].shape[-1]
+    grads = [torch.stack([half, u], -1) @ torch.stack([u, half], -2), -z]
+    for part in (slice(p), slice(p, None))[: len(xs) // 2 - 1]:
+        if multipliers is None:
+            grads.append(-s[:, part].unsqueeze(-1) * u.unsqueeze(-2))
+        else:
+            grads.append(torch.stack([-s[:, part], multipliers[:, part]], -1) @ torch.stack([u, z], -2))
+        grads.append(s[:, part].clone())  # each in memory of its own
+    return tuple(grads)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .ball import BallProjection, in_box
+from .ball import BallProjection
 from .layer import Layer
 from .least_squares import LeastSquares
 from .quadratic import EqualityQP, QuadraticProgram
@@ -151,7 +151,7 @@ def _transport(cp: Any, layer: Layer, M: Tensor, *marginals: Tensor | None) -> S
 
     kl_div(a, b) = a log(a / b) - a + b, and the sums of both T and r c' are given by the marginals.
     """
-    gamma, (m, n) = _configuration(layer)["gamma"], M.shape[-2:]
+    gamma, (m, n) = _number(layer), M.shape[-2:]
     T, cost, prior = cp.Variable((m, n)), cp.Parameter((m, n)), cp.Parameter((m, n), nonneg=True)
     rows, columns = cp.Parameter(m), cp.Parameter(n - 1)  # the last column's sum follows from the others
     constraints = [cp.sum(T, axis=1) / n == rows]
@@ -174,7 +174,7 @@ def _transport(cp: Any, layer: Layer, M: Tensor, *marginals: Tensor | None) -> S
 
 def _entropic(cp: Any, layer: Layer, x: Tensor) -> Statement:
     """In t = m u, with the objective times m / temperature."""
-    temperature, m = _configuration(layer)["temperature"], x.shape[-1]
+    temperature, m = _number(layer), x.shape[-1]
     t, cost = cp.Variable(m), cp.Parameter(m)
     objective = cp.sum(cp.kl_div(t, 1)) - cost @ t / temperature
     return Statement(objective, [cp.sum(t) / m == 1], [cost], t, settings=TIGHT_EXPONENTIAL, scale=1 / m)
@@ -185,11 +185,10 @@ def _simplex(cp: Any, layer: Layer, x: Tensor) -> Statement:  # noqa: ARG001
     return Statement(cp.sum_squares(u - point) / 2, [cp.sum(u) == 1, u >= 0], [point], u)
 
 
-def _ball(cp: Any, layer: Layer, x: Tensor) -> Statement:
-    radius = _configuration(layer)["radius"]
-    box = getattr(layer._spec.plan.problem.inequality, "func", None) is in_box
+def _ball(cp: Any, layer: BallProjection, x: Tensor) -> Statement:
+    radius = _number(layer)
     u, point = cp.Variable(x.shape[-1]), cp.Parameter(x.shape[-1])
-    return Statement(cp.sum_squares(u - point) / 2, [cp.norm(u, "inf" if box else 2) <= radius], [point], u)
+    return Statement(cp.sum_squares(u - point) / 2, [cp.norm(u, 2 if layer.norm == 2 else "inf") <= radius], [point], u)
 
 
 def _quadratic(
@@ -223,7 +222,7 @@ def _quadratic(
 
 def _least_squares(cp: Any, layer: Layer, A: Tensor, b: Tensor, w: Tensor | None = None) -> Statement:  # noqa: ARG001
     """With the weights in the rows."""
-    ridge, (n, m) = _configuration(layer)["ridge"], A.shape[-2:]
+    ridge, (n, m) = _number(layer), A.shape[-2:]
     u, rows, right = cp.Variable(m), cp.Parameter((n, m)), cp.Parameter(n)
     objective = cp.sum_squares(rows @ u - right) / 2 + ridge * cp.sum_squares(u) / 2
 
@@ -234,10 +233,9 @@ def _least_squares(cp: Any, layer: Layer, A: Tensor, b: Tensor, w: Tensor | None
     return Statement(objective, [], [rows, right], u, prepare)
 
 
-def _pooling(cp: Any, layer: Layer, x: Tensor) -> Statement:
+def _pooling(cp: Any, layer: RobustPooling, x: Tensor) -> Statement:
     """The pseudo-Huber penalty is scale times the length of (scale, r), up to a constant."""
-    configuration, n = _configuration(layer), x.shape[-1]
-    scale, penalty = configuration["scale"], configuration["penalty"]
+    scale, penalty, n = _number(layer), layer.penalty, x.shape[-1]
     u, points = cp.Variable(), cp.Parameter(n)
     errors = u - points
     if penalty == "quadratic":
@@ -252,11 +250,11 @@ def _pooling(cp: Any, layer: Layer, x: Tensor) -> Statement:
     return Statement(objective, [], [points], u)
 
 
-def _configuration(layer: Layer) -> dict[str, Any]:
-    """The numbers that the layer's own functions are called with."""
-    problem = layer._spec.plan.problem
-    functions = (problem.objective, problem.equality, problem.inequality)
-    return {name: value for f in functions for name, value in getattr(f, "keywords", {}).items()}
+def _number(layer: Layer) -> float:
+    """The setting that the layer was made with."""
+    if layer.setting is None or isinstance(layer.setting.value, Tensor):
+        raise TypeError(f"a reference needs {type(layer).__name__} made with a number as its setting.")
+    return layer.setting.value
 
 
 STATEMENTS: dict[type[Layer], Callable[..., Statement]] = {

@@ -4,50 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, Rule
+from declarative import ClosedForm
 
-from .layer import Inputs, Layer, only_input, require_positive
+from .layer import Layer, Options
+from .settings import Number, Setting
 
 
-def quadratic(r: Tensor, scale: float) -> Tensor:  # noqa: ARG001
+def quadratic(r: Tensor, scale: Number) -> Tensor:  # noqa: ARG001
     """r^2 / 2."""
     return r.square() / 2
 
 
-def pseudo_huber(r: Tensor, scale: float) -> Tensor:
+def pseudo_huber(r: Tensor, scale: Number) -> Tensor:
     """scale^2 (sqrt(1 + (r / scale)^2) - 1)."""
     return scale**2 * ((1 + (r / scale).square()).sqrt() - 1)
 
 
-def huber(r: Tensor, scale: float) -> Tensor:
+def huber(r: Tensor, scale: Number) -> Tensor:
     """r^2 / 2 up to |r| = scale, and linear from there."""
     return torch.where(r.abs() <= scale, r.square() / 2, scale * (r.abs() - scale / 2))
 
 
-def welsch(r: Tensor, scale: float) -> Tensor:
+def welsch(r: Tensor, scale: Number) -> Tensor:
     """scale^2 (1 - exp(-(r / scale)^2 / 2))."""
     return scale**2 * (1 - (-(r / scale).square() / 2).exp())
 
 
-def truncated_quadratic(r: Tensor, scale: float) -> Tensor:
+def truncated_quadratic(r: Tensor, scale: Number) -> Tensor:
     """r^2 / 2 up to |r| = scale, and constant from there."""
-    return torch.where(r.abs() <= scale, r.square() / 2, torch.full_like(r, scale**2 / 2))
+    return torch.where(r.abs() <= scale, r.square() / 2, scale**2 / 2 * torch.ones_like(r))
 
 
 # phi'(r) / r, the weight of a point in a weighted mean that has the same gradient.
-WEIGHTS: dict[str, Callable[[Tensor, float], Tensor]] = {
+WEIGHTS: dict[str, Callable[[Tensor, Number], Tensor]] = {
     "quadratic": lambda r, scale: torch.ones_like(r),  # noqa: ARG005
     "pseudo-huber": lambda r, scale: (1 + (r / scale).square()).rsqrt(),
     "huber": lambda r, scale: scale / r.abs().clamp(min=scale),
     "welsch": lambda r, scale: (-(r / scale).square() / 2).exp(),
     "truncated": lambda r, scale: (r.abs() <= scale).to(r.dtype),
 }
-PENALTIES: dict[str, Callable[[Tensor, float], Tensor]] = {
+PENALTIES: dict[str, Callable[[Tensor, Number], Tensor]] = {
     "quadratic": quadratic,
     "pseudo-huber": pseudo_huber,
     "huber": huber,
@@ -58,13 +59,13 @@ CONVEX = ("quadratic", "pseudo-huber", "huber")
 SWEEPS = 50  # of reweighting, which never raises the objective; Newton's method does the rest
 
 
-def total_penalty(x: Tensor, u: Tensor, penalty: str, scale: float) -> Tensor:
+def total_penalty(x: Tensor, scale: Number, u: Tensor, penalty: str) -> Tensor:
     """sum_i phi(u - x_i)."""
     return PENALTIES[penalty](u - x, scale).sum()
 
 
 class RobustPooling(Layer):
-    """The centre of n numbers under a penalty: minimise sum_i phi(u - x_i) over a number u.
+    """The centre of m numbers under a penalty: minimise sum_i phi(u - x_i) over a number u.
 
     | penalty        | phi(r)                                             |            |
     |----------------|----------------------------------------------------|------------|
@@ -78,16 +79,15 @@ class RobustPooling(Layer):
     every x_i, the mean and the median, and the best of the minima found is returned, usually but not surely the global
     one. The solution jumps where two minima are equally good; the gradient is that of the one returned.
 
-    Shapes: x (batch, n) -> y (batch,).
+    Shapes: x (batch, m), scale () or (batch,) -> y (batch,).
 
     Degenerate: a Huber solution without any point within ``scale`` is not unique; its gradient is zero, with a
     :class:`NumericalWarning`.
 
     Args:
         penalty: a name from the table.
-        scale: from where on a residual counts as an outlier.
-        gradient: the rule by which it is differentiated; without constraints, all but ``identity`` are exact.
-        on_failure: as in :class:`DeclarativeNode`.
+        scale: from where on a residual counts as an outlier; a number, or a tensor (see :class:`Layer`).
+        **options: see :class:`Layer`. Without constraints, all rules but ``identity`` are exact.
 
     Example:
         >>> import torch
@@ -100,38 +100,38 @@ class RobustPooling(Layer):
         tensor([[0.3333, 0.3333, 0.3333, 0.0000]])
     """
 
+    required = ("x",)
+    optional = ("scale",)
+
     def __init__(
         self,
         penalty: Literal["quadratic", "pseudo-huber", "huber", "welsch", "truncated"] = "pseudo-huber",
-        scale: float = 1.0,
-        *,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
+        scale: Number = 1.0,
+        **options: Unpack[Options],
     ) -> None:
-        require_positive(scale=scale)
         if not isinstance(penalty, str) or penalty not in PENALTIES:
             raise ValueError(f"penalty must be one of {', '.join(map(repr, PENALTIES))}, but is {penalty!r}.")
-        centre = partial(_centre, penalty=penalty, scale=scale)
+        self.penalty = penalty
+        setting = Setting("scale", scale)
+        centre = ClosedForm(partial(_centre, penalty=penalty, setting=setting), polish=True)
         # A general solver would start in one place and find the local minimum next to it.
-        self.generic_solver = None if penalty in CONVEX else ClosedForm(centre, polish=True)
+        self.generic_solver = None if penalty in CONVEX else centre
         super().__init__(
-            partial(total_penalty, penalty=penalty, scale=scale),
-            solver=ClosedForm(centre, polish=True),
+            setting.bind(partial(total_penalty, penalty=penalty)),
+            solver=centre,
             start=_median,
-            gradient=gradient,
-            on_failure=on_failure,
+            setting=setting,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor) -> Inputs:
-        return (only_input("x", xs, ("batch", "n")),)
 
-
-def _median(x: Tensor) -> Tensor:
+def _median(x: Tensor, *scale: Tensor) -> Tensor:  # noqa: ARG001
     return x.median()
 
 
-def _centre(x: Tensor, penalty: str, scale: float) -> Tensor:  # (batch, n) -> (batch,)
-    weight, phi = WEIGHTS[penalty], PENALTIES[penalty]
+def _centre(*xs: Tensor, penalty: str, setting: Setting) -> Tensor:  # (batch, m) -> (batch,)
+    (x,), scale = setting.columns(xs, xs[0])
+    weight, phi, scale = WEIGHTS[penalty], PENALTIES[penalty], scale.unsqueeze(-1)
     u = torch.stack([x.mean(-1), x.median(-1).values], -1)
     if penalty not in CONVEX:
         u = torch.cat([u, x], -1)

@@ -9,18 +9,13 @@ from torch import Tensor
 
 from declarative import NumericalWarning
 
-from .layer import thin_product
+from .systems import times
 
 Pair = tuple[Tensor, Tensor]
 
 DIRECT = 128  # up to this size the Schur complement is factorised, above it is solved by conjugate gradients
 STEPS = 100  # of conjugate gradients; a problem that needs more is factorised after all
 SHARE = 6  # one step takes as long as a factorisation of size n does, times this number, divided by n
-
-
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrix-vector products."""
-    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
 
 
 def or_one(x: Tensor) -> Tensor:

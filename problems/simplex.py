@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import Rule, Solver
 from declarative.derivatives import Point
 from declarative.linear.contract import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.problem import Batch
-from declarative.solution import RawSolution
 from declarative.structure import Kind
 
-from .layer import Inputs, Layer, only_input, require_positive
-from .sphere import squared_distance
+from .formula import Formula, judged
+from .layer import Inputs, Layer, Options
+from .projection import Projection, pull_identity
+from .settings import Number, Setting, visible
 from .systems import DiagonalSystem, OneConstraintSystem
 
 
-def sums_to_one(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
+def sums_to_one(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     """1' u - 1."""
-    return u.sum() - 1
+    return rest[-1].sum() - 1
 
 
 def not_negative(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
@@ -32,12 +30,12 @@ def not_negative(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
     return -u
 
 
-def free_energy(x: Tensor, u: Tensor, temperature: float) -> Tensor:
+def free_energy(x: Tensor, temperature: Number, u: Tensor) -> Tensor:
     """-x' u + temperature sum(u log u)."""
     return -(x * u).sum() + temperature * (u * u.log()).sum()
 
 
-class SimplexProjection(Layer):
+class SimplexProjection(Projection):
     """The nearest point of the probability simplex (sparsemax):
 
         minimise ||u - x||^2 / 2   subject to   1' u = 1 and u >= 0.
@@ -45,14 +43,11 @@ class SimplexProjection(Layer):
     The solution is max(x - t, 0) with the threshold t that makes it sum to one. Some entries are exactly zero; the
     gradient is that of the others, v minus its mean over them, and zero for the entries at zero.
 
-    Shapes: x (batch, m) -> y (batch, m).
+    Shapes: x (batch, m) -> y (batch, m). An entry of -inf (a mask) is left out: zero, with zero gradient.
 
     Degenerate: an entry of x that equals the threshold is where the set of zeros changes. The solution has a kink
-    there, and a one-sided derivative is taken, with a :class:`NumericalWarning`.
-
-    Args:
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+    there, and a one-sided derivative is taken, with a :class:`NumericalWarning`. A problem all of whose entries are
+    -inf is ``Status.NOT_FINITE``.
 
     Example:
         >>> import torch
@@ -65,21 +60,12 @@ class SimplexProjection(Layer):
         tensor([[ 0.5000, -0.5000,  0.0000]])
     """
 
-    def __init__(self, *, gradient: str | Rule = "exact", on_failure: Literal["raise", "mask"] = "raise") -> None:
-        super().__init__(
-            squared_distance,
-            sums_to_one,
-            not_negative,
-            solver=Threshold(),
-            system=_simplex_system,
-            pullback=_pullback,
-            start=_uniform,
-            gradient=gradient,
-            on_failure=on_failure,
-        )
+    def __init__(self, **options: Unpack[Options]) -> None:
+        solver = Formula(_sparsemax, _judge_sparsemax)
+        super().__init__(sums_to_one, not_negative, solver=solver, system=_simplex_system, start=_uniform, **options)
 
-    def prepare(self, *xs: Tensor) -> Inputs:
-        return (only_input("x", xs, ("batch", "m")),)
+    def complete(self, x: Tensor) -> Inputs:
+        return (_unmasked(x, 2.0),)  # the threshold is at most 1 below the largest
 
 
 class EntropicSimplex(Layer):
@@ -90,124 +76,121 @@ class EntropicSimplex(Layer):
     The solution is softmax(x / temperature), which is positive by itself. H = diag(temperature / y), so that the
     approximate rules give y v / temperature, and the exact one y (v - y' v) / temperature.
 
-    Shapes: x (batch, m) -> y (batch, m).
+    Shapes: x (batch, m), temperature () or (batch,) -> y (batch, m). An entry of -inf (a mask) is left out: zero, with
+    zero gradient.
 
-    Degenerate: entries that underflow are kept at the smallest number whose square does not, as good as zero.
+    Degenerate: entries that underflow are kept at a number as good as zero, whose inverse can be squared. A problem all
+    of whose entries are -inf is ``Status.NOT_FINITE``.
 
     Args:
-        temperature: the weight of the entropy.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        temperature: the weight of the entropy; a number, or a tensor (see :class:`Layer`).
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
         >>> from problems import EntropicSimplex
-        >>> EntropicSimplex()(torch.tensor([[0.0, 1.0]]))
-        tensor([[0.2689, 0.7311]])
+        >>> EntropicSimplex()(torch.tensor([[0.0, 1.0, -torch.inf]]))
+        tensor([[0.2689, 0.7311, 0.0000]])
     """
 
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        *,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
-    ) -> None:
-        require_positive(temperature=temperature)
+    required = ("x",)
+    optional = ("temperature",)
+
+    def __init__(self, temperature: Number = 1.0, **options: Unpack[Options]) -> None:
+        setting = Setting("temperature", temperature)
         super().__init__(
-            partial(free_energy, temperature=temperature),
+            setting.bind(free_energy),
             sums_to_one,
-            solver=Softmax(temperature),
-            system=partial(_entropic_system, temperature=temperature),
-            pullback=_pullback,
+            solver=Formula(_softmax, _judge_softmax, setting),
+            system=partial(_entropic_system, setting=setting),
+            pullback=_pull_energy,
             start=_uniform,
-            gradient=gradient,
-            on_failure=on_failure,
+            setting=setting,
+            **options,
         )
 
     def prepare(self, *xs: Tensor) -> Inputs:
-        return (only_input("x", xs, ("batch", "m")),)
+        x, *rest = super().prepare(*xs)
+        temperature = rest[0].detach().unsqueeze(-1) if rest else self.setting.value
+        return _unmasked(x, 100 * temperature), *rest  # exp(-100) is lost beside 1
+
+    def blank(self, x: Tensor, *rest: Tensor) -> Tensor | None:  # noqa: ARG002
+        return _mask(x)
 
 
-@dataclass(frozen=True)
-class Threshold(Solver):
+def _mask(x: Tensor) -> Tensor | None:
+    mask = x == -torch.inf
+    return None if visible(x) and not mask.any() else mask
+
+
+def _unmasked(x: Tensor, margin: Number) -> Tensor:
+    """The scores, with a finite one so low that it cannot count, by the margin at least, in the place of -inf."""
+    mask = _mask(x)
+    if mask is None:
+        return x
+    top = x.detach().amax(-1, keepdim=True)
+    return torch.where(mask, top - top.abs() - margin, x)
+
+
+def _sparsemax(x: Tensor) -> Tensor:
     """max(x - t, 0), the threshold t found by sorting."""
-
-    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        x = batch.unshared().xs[0].to(start.dtype)
-        x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
-        ordered = x.sort(-1, descending=True).values
-        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
-        thresholds = (ordered.cumsum(-1) - 1) / count
-        support = (ordered > thresholds).sum(-1, keepdim=True)
-        return RawSolution.unsolved((x - thresholds.gather(-1, support - 1)).clamp(min=0.0))
-
-    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """The gradient u - x is the first multiplier where u > 0, and not less elsewhere."""
-        gradient = raw.y - batch.unshared().xs[0].to(raw.y.dtype)
-        free = raw.y > 0
-        first = (torch.where(free, gradient, 0.0).sum(-1) / free.sum(-1)).unsqueeze(-1)
-        slope = gradient.abs().amax(-1, keepdim=True).clamp(min=1.0)
-        pull = torch.where(free, 0.0, first - gradient)  # not positive where a bound holds u at zero
-        small = kink_tolerance(raw.y.dtype)
-        weak = (raw.y <= small) & (pull.abs() <= small * slope)
-        held = ~free & ~weak
-        stationarity = (torch.where(free, gradient - first, pull.clamp(min=0.0)) / slope).abs().amax(-1)
-        violation = (raw.y.sum(-1) - 1).abs()
-        always = torch.ones_like(first, dtype=torch.bool)
-        return Assessment(
-            multipliers=torch.cat([first, torch.where(held, pull, 0.0)], -1),
-            active=torch.cat([always, held], -1),
-            weak=torch.cat([~always, weak], -1),
-            stationarity=stationarity,
-            violation=violation,
-            residual=torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf),
-        )
+    x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
+    ordered = x.sort(-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    thresholds = (ordered.cumsum(-1) - 1) / count
+    support = (ordered > thresholds).sum(-1, keepdim=True)
+    return (x - thresholds.gather(-1, support - 1)).clamp(min=0.0)
 
 
-@dataclass(frozen=True)
-class Softmax(Solver):
-    """softmax(x / temperature)."""
-
-    temperature: float
-
-    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        x = batch.unshared().xs[0].to(start.dtype) / self.temperature
-        return RawSolution.unsolved(x.softmax(-1).clamp(min=torch.finfo(x.dtype).tiny ** 0.5))
-
-    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """The gradient -x_i + temperature (log y_i + 1) is the same for all i: the multiplier."""
-        x = batch.unshared().xs[0].to(raw.y.dtype)
-        multiplier = self.temperature * (1 - torch.logsumexp(x / self.temperature, -1, keepdim=True))
-        gradient = -x + self.temperature * (raw.y.log() + 1)
-        slope = gradient.abs().amax(-1, keepdim=True).clamp(min=self.temperature)
-        stationarity = (raw.y * (gradient - multiplier) / slope).abs().amax(-1)  # an entry that underflows counts as 0
-        violation = (raw.y.sum(-1) - 1).abs()
-        active = torch.ones_like(multiplier, dtype=torch.bool)
-        residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
-        return Assessment(multiplier, active, ~active, stationarity, violation, residual)
+def _judge_sparsemax(x: Tensor, u: Tensor) -> Assessment:
+    """The gradient u - x is the first multiplier where u > 0, and not less elsewhere."""
+    gradient, free = u - x, u > 0
+    first = (torch.where(free, gradient, 0.0).sum(-1) / free.sum(-1)).unsqueeze(-1)
+    slope = gradient.abs().amax(-1, keepdim=True).clamp(min=1.0)
+    pull = torch.where(free, 0.0, first - gradient)  # not positive where a bound holds u at zero
+    small = kink_tolerance(u.dtype)
+    weak = (u <= small) & (pull.abs() <= small * slope)
+    held = ~free & ~weak
+    stationarity = (torch.where(free, gradient - first, pull.clamp(min=0.0)) / slope).abs().amax(-1)
+    multipliers = torch.cat([first, torch.where(held, pull, 0.0)], -1)
+    always = torch.ones_like(first, dtype=torch.bool)
+    active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
+    return judged(multipliers, stationarity, (u.sum(-1) - 1).abs(), active, weak)
 
 
-def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
-    """B = -I, C = 0."""
-    return (z,)
+def _softmax(x: Tensor, temperature: Tensor) -> Tensor:
+    return (x / temperature).softmax(-1).clamp(min=torch.finfo(x.dtype).tiny ** 0.4)
 
 
-def _uniform(x: Tensor) -> Tensor:
+def _judge_softmax(x: Tensor, temperature: Tensor, u: Tensor) -> Assessment:
+    """The gradient -x_i + temperature (log u_i + 1) is the same for all i: the multiplier."""
+    multiplier = temperature * (1 - torch.logsumexp(x / temperature, -1, keepdim=True))
+    gradient = -x + temperature * (u.log() + 1)
+    slope = torch.maximum(gradient.abs().amax(-1, keepdim=True), temperature)
+    stationarity = (u * ((gradient - multiplier) / slope)).abs().amax(-1)  # an entry that underflows counts as 0
+    return judged(multiplier, stationarity, (u.sum(-1) - 1).abs())
+
+
+def _pull_energy(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+    """For the temperature, B = log u + 1."""
+    return *pull_identity(xs, u, multipliers, z, s), *(-(z * (u.log() + 1)).sum(-1) for _ in xs[1:])
+
+
+def _uniform(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.ones_like(x) / x.shape[-1]
 
 
-def _entropic_system(point: Point, kind: Kind, temperature: float) -> System:
+def _entropic_system(point: Point, kind: Kind, setting: Setting) -> System:
+    _, temperature = setting.columns(point.batch.unshared().xs, point.u)
     inverse = point.u / temperature
     if kind != "full":
         return DiagonalSystem(inverse)
-    return OneConstraintSystem(inverse, torch.ones_like(point.u), point.active)
+    return OneConstraintSystem(1 / inverse, inverse.detach(), torch.ones_like(point.u), point.active)
 
 
 def _simplex_system(point: Point, kind: Kind) -> System:
-    if kind != "full":
-        return DiagonalSystem(torch.ones_like(point.u))
-    return SimplexSystem(torch.ones_like(point.u), point.active)
+    ones = torch.ones_like(point.u)
+    return SimplexSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
 
 
 class SimplexSystem(System):

@@ -21,13 +21,20 @@ from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 
-from .layer import uniform_marginals
+from .formula import judged
 from .schur import Pair, or_one, solve_schur
+from .settings import Setting
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
 PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
 CHUNK = 10  # iterations between two looks at which problems are still worth iterating
 SLOWEST = 0.9  # the slowest convergence, per iteration, for which steps are made longer
+
+
+def uniform_marginals(M: Tensor) -> tuple[Tensor, Tensor]:
+    """1/m and 1/n for a matrix (m, n)."""
+    m, n = M.shape
+    return M.new_full((m,), 1 / m), M.new_full((n,), 1 / n)
 
 
 @dataclass(frozen=True)
@@ -40,17 +47,17 @@ class Sinkhorn(Solver):
         max_iterations: of Sinkhorn's iteration, and of Newton's.
     """
 
-    gamma: float
+    gamma: Setting
     tolerance: float | None = None
     max_iterations: int = 200
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        M, r, c = _operands(batch, start.dtype)
+        M, r, c, gamma = self._operands(batch, start)
         tolerance = min(self.tolerance or 64 * torch.finfo(start.dtype).eps, optimality_tolerance(start.dtype))
-        f, g, plan, error, iterations = _scale(M, self.gamma, r, c, tolerance, self.max_iterations)
+        f, g, plan, error, iterations = _scale(M, gamma, r, c, tolerance, self.max_iterations)
         rest = (~(error <= tolerance)).nonzero().flatten()
         if len(rest):
-            part = _newton(self.gamma * M[rest], r[rest], c[rest], tolerance, self.max_iterations)
+            part = _newton(gamma[rest] * M[rest], r[rest], c[rest], tolerance, self.max_iterations)
             for whole, piece in zip((f, g, plan), part, strict=False):
                 whole[rest] = piece
             iterations[rest] += part[-1]
@@ -63,7 +70,7 @@ class Sinkhorn(Solver):
         codes = torch.where(iterations < self.max_iterations, int(Status.STALLED), int(Status.ITERATION_LIMIT))
         return RawSolution(
             y=plan.flatten(1),
-            multipliers=torch.cat([rows, columns[:, :-1]], -1) / self.gamma,
+            multipliers=torch.cat([rows, columns[:, :-1]], -1) / gamma.squeeze(-1),
             codes=codes,
             iterations=iterations,
             messages=("",) * batch.size,
@@ -71,21 +78,20 @@ class Sinkhorn(Solver):
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         """The marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
-        _, r, c = _operands(batch, raw.y.dtype)
+        _, r, c, _ = self._operands(batch, raw.y)
         plan = raw.y.view(batch.size, *batch.shape)
         error = _error(plan, r, c).nan_to_num(nan=torch.inf)
         multipliers = raw.multipliers if raw.multipliers is not None else raw.y.new_zeros(batch.size, batch.k)
-        active = torch.ones_like(multipliers, dtype=torch.bool)
-        return Assessment(multipliers, active, ~active, torch.zeros_like(error), error, error)
+        return judged(multipliers, torch.zeros_like(error), error)
 
-
-def _operands(batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    M, *marginals = (x.to(dtype) for x in batch.unshared().xs)
-    r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
-    for name, x in (("r", r), ("c", c)):
-        if not (x > 0).all():
-            raise ValueError(f"{name} must be positive: leave out the rows or columns of M whose marginal is zero.")
-    return M, r, c
+    def _operands(self, batch: Batch, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """M, r, c and gamma, (batch, 1, 1)."""
+        (M, *marginals), gamma = self.gamma.columns(batch.unshared().xs, like)
+        r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
+        for name, x in (("r", r), ("c", c)):
+            if not (x > 0).all():
+                raise ValueError(f"{name} must not be negative, and have a mass.")
+        return M, r, c, gamma.unsqueeze(-1)
 
 
 def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)
@@ -104,7 +110,7 @@ def _plan(cost: Tensor, f: Tensor, g: Tensor) -> Tensor:
 
 
 def _scale(
-    M: Tensor, gamma: float, r: Tensor, c: Tensor, tolerance: float, limit: int
+    M: Tensor, gamma: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Potentials, plan, error and iterations, of every problem for as long as it makes good progress."""
     whole, f, g = _kernel(M, gamma)
@@ -127,7 +133,7 @@ def _scale(
         if stale.any():
             there = rows[stale]
             f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
-            whole[there] = kernel[stale] = _plan(gamma * M[there], f[there], g[there])
+            whole[there] = kernel[stale] = _plan(gamma[there] * M[there], f[there], g[there])
             u[there] = v[there] = 1.0
             now = torch.where(stale, torch.inf, now)
         error[rows] = now
@@ -144,7 +150,7 @@ def _scale(
     return f + u.log(), g + v.log(), whole, error, iterations
 
 
-def _kernel(M: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+def _kernel(M: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """exp(f_i + g_j - gamma M_ij) with an entry 1 in every row and in every column, and f and g."""
     kernel = M * -gamma
     f = -kernel.amax(-1)

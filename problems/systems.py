@@ -9,7 +9,21 @@ from torch import Tensor
 
 from declarative.linear.contract import Pair, Solve, System
 
-from .layer import thin_product
+
+def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
+    """The largest absolute value of each problem; 1 where all are zero, so that one can divide by it."""
+    size = x.reshape(x.shape[0], -1).abs().amax(-1)
+    return torch.where(size > 0, size, 1.0)
+
+
+def thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
+    """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
+    return (thin.mT @ matrix.mT).mT
+
+
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A batch of matrix-vector products."""
+    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
 
 
 class DiagonalSystem(System):
@@ -30,13 +44,15 @@ class DiagonalSystem(System):
 
 
 class OneConstraintSystem(System):
-    """A diagonal Hessian with one constraint: [diag(1 / w) a; a' 0] [z; s] = [r; t], solved by the Schur complement.
+    """A diagonal Hessian with one constraint: [diag(h) a; a' 0] [z; s] = [r; t], solved by the Schur complement.
 
-    A problem whose constraint is not active (only an inequality can be) has s = 0 and z = w r.
+    h is given with its inverse, by which the system is solved: a formula for that may keep digits that one for h has
+    lost. It is h that is differentiated. A problem whose constraint is not active has s = 0 and z = r / h.
     """
 
-    def __init__(self, inverse: Tensor, normal: Tensor, active: Tensor) -> None:  # (batch, m) twice, (batch, 1)
-        super().__init__(inverse, normal, active)
+    def __init__(self, hessian: Tensor, inverse: Tensor, normal: Tensor, active: Tensor) -> None:  # active: (batch, 1)
+        super().__init__(hessian, inverse, normal, active)
+        self.hessian = hessian
         self.inverse = inverse
         self.normal = normal
         self.active = active
@@ -44,23 +60,21 @@ class OneConstraintSystem(System):
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         mask = self.active.to(z.dtype)
         normal = mask * self.normal
-        return z / self.inverse + normal * s, (normal * z).sum(-1, keepdim=True) - (1 - mask) * s
+        return self.hessian * z + normal * s, (normal * z).sum(-1, keepdim=True) - (1 - mask) * s
 
     def factorise(self) -> Solve:
-        normal = torch.where(self.active, self.normal, 0.0)
-        scaled = self.inverse * normal
-        complement = torch.where(self.active, (normal * scaled).sum(-1, keepdim=True), 1.0)
+        # In units in which both the normal and the inverse are of size 1, so that no product of them underflows.
+        length, size = largest(self.normal).unsqueeze(-1), largest(self.inverse).unsqueeze(-1)
+        normal = torch.where(self.active, self.normal / length, 0.0)
+        weighted = self.inverse / size * normal
+        complement = torch.where(self.active, (normal * weighted).sum(-1, keepdim=True), 1.0)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
-            s = torch.where(self.active, (scaled * r).sum(-1, keepdim=True) - t, 0.0) / complement
-            return self.inverse * r - scaled * s, s
+            gap = torch.where(self.active, t / length / size, 0.0)
+            s = ((weighted * r).sum(-1, keepdim=True) - gap) / complement
+            return self.inverse * (r - normal * s), s / length
 
         return solve
-
-
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrix-vector products."""
-    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True)

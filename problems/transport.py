@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 
-from declarative import Rule
 from declarative.derivatives import Point
-from declarative.inputs import without_values
 from declarative.linear.contract import Pair, Solve, System
 from declarative.structure import Kind
 
-from .layer import Inputs, Layer, require_count, require_floating, require_positive, require_shape, uniform_marginals
+from .layer import Inputs, Layer, Options
 from .schur import solve_schur
-from .sinkhorn import Sinkhorn
+from .settings import Number, Setting, require_count, require_positive, visible
+from .sinkhorn import Sinkhorn, uniform_marginals
 from .systems import DiagonalSystem
 
 SAME_MASS = 1e-4  # how far apart, relatively, the masses of r and c may be
 
 
-def regularised_cost(M: Tensor, *rest: Tensor, gamma: float) -> Tensor:
-    """<M, P> + KL(P || r c') / gamma, where ``rest`` is (r, c, P) or, for uniform marginals, (P,)."""
-    *marginals, P = rest
+def regularised_cost(M: Tensor, *rest: Tensor) -> Tensor:
+    """<M, P> + KL(P || r c') / gamma, where ``rest`` is (r, c, gamma, P) or, for uniform marginals, (gamma, P)."""
+    *marginals, gamma, P = rest
     r, c = marginals or uniform_marginals(M)
     # Few passes over the plan: the entropy is that of torch, which has no intermediate results.
     divergence: Tensor = -torch.special.entr(P).sum() - (P.sum(-1) * r.log()).sum() - (P.sum(-2) * c.log()).sum()
@@ -33,9 +31,9 @@ def regularised_cost(M: Tensor, *rest: Tensor, gamma: float) -> Tensor:
     return cost + divergence / gamma
 
 
-def marginal_errors(M: Tensor, *rest: Tensor) -> Tensor:
-    """[P 1 - r; P' 1 - c] without its last entry, which follows from the others."""
-    *marginals, P = rest
+def marginal_errors(M: Tensor, *rest: Number) -> Tensor:
+    """[P 1 - r; P' 1 - c] without its last entry, which follows from the others; ``rest`` is that of the cost."""
+    *marginals, _, P = rest
     r, c = marginals or uniform_marginals(M)
     return torch.cat([P.sum(-1) - r, (P.sum(-2) - c)[:-1]])
 
@@ -53,18 +51,19 @@ class OptimalTransport(Layer):
     Of the m + n constraints one follows from the others, and the last is left out: ``solve`` gives m + n - 1
     multipliers. r and c are brought to their common mass, the mean of the two, so that every derivative exists.
 
-    Shapes: M (batch, m, n); r (batch, m) or (m,), c (batch, n) or (n,), by default uniform -> P (batch, m, n).
+    Shapes: M (batch, m, n), r (batch, m), c (batch, n), by default uniform, gamma () or (batch,) -> P (batch, m, n).
 
-    Degenerate: a marginal that is not positive, and masses that differ, are a ``ValueError``. A plan whose entries
+    Degenerate: where a marginal is zero (padding), the row or column of the plan is zero, whatever its costs are, and
+    so is its gradient. A negative marginal, and masses that differ, are a ``ValueError``. A plan whose entries
     underflow so far that it falls apart into blocks has a least-norm gradient, with a :class:`NumericalWarning`.
 
     Args:
-        gamma: the inverse of the weight of the entropy: the larger, the closer to unregularised transport.
+        gamma: the inverse of the weight of the entropy: the larger, the closer to unregularised transport; a number,
+            or a tensor (see :class:`Layer`).
         tolerance: the largest error of a marginal relative to that marginal; by default 64 units of rounding. Never
             looser than half of the digits, which a gradient needs.
         max_iterations: of the forward solver.
-        gradient: the rule by which it is differentiated.
-        on_failure: as in :class:`DeclarativeNode`.
+        **options: see :class:`Layer`.
 
     Example:
         >>> import torch
@@ -79,63 +78,75 @@ class OptimalTransport(Layer):
                  [ 0.0525, -0.0525]]])
     """
 
+    required = ("M",)
+    optional = ("r", "c", "gamma")
+
     def __init__(
         self,
-        gamma: float = 1.0,
+        gamma: Number = 1.0,
         *,
         tolerance: float | None = None,
         max_iterations: int = 200,
-        gradient: str | Rule = "exact",
-        on_failure: Literal["raise", "mask"] = "raise",
+        **options: Unpack[Options],
     ) -> None:
-        require_positive(gamma=gamma, **({} if tolerance is None else {"tolerance": tolerance}))
+        require_positive(**({} if tolerance is None else {"tolerance": tolerance}))
         require_count(max_iterations=max_iterations)
+        setting = Setting("gamma", gamma, after=(1, 3))
         super().__init__(
-            partial(regularised_cost, gamma=gamma),
-            marginal_errors,
-            solver=Sinkhorn(gamma, tolerance, max_iterations),
-            system=partial(_system, gamma=gamma),
-            pullback=partial(_pullback, gamma=gamma),
+            setting.bind(regularised_cost),
+            setting.bind(marginal_errors),
+            solver=Sinkhorn(setting, tolerance, max_iterations),
+            system=partial(_system, setting=setting),
+            pullback=partial(_pullback, setting=setting),
             start=_independent,
-            gradient=gradient,
-            on_failure=on_failure,
+            setting=setting,
+            **options,
         )
 
-    def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        M, r, c = (*xs, None, None)[:3]
-        require_shape("M", M, ("batch", "m", "n"))
-        if len(xs) > 3:
-            raise TypeError(f"optimal transport takes M, r and c, but was called with {len(xs)} inputs.")
+    def complete(self, M: Tensor, r: Tensor | None, c: Tensor | None) -> Inputs:
         if r is None and c is None:
             return (M,)
-        r = _marginal("r", r, c, M.shape[0], M.shape[1])
-        c = _marginal("c", c, r, M.shape[0], M.shape[2])
+        left_out = self.blank(M, r, c)
+        r, c = _marginal(r, c, M.shape[1]), _marginal(c, r, M.shape[2])
+        for name, x in (("r", r), ("c", c)):
+            _check_marginal(name, x)
         masses = r.sum(-1, keepdim=True), c.sum(-1, keepdim=True)
-        if maybe_current_level() is None and not without_values((r, c)):  # otherwise they cannot be looked at
-            _same_mass(r, c, *masses)
+        if visible(r, c):
+            _same_mass(*masses)
         common = (masses[0] + masses[1]) / 2
+        if left_out is not None:
+            M, r, c = torch.where(left_out, 0.0, M), _padded(r), _padded(c)
         return M, r * (common / masses[0]), c * (common / masses[1])
 
+    def blank(self, M: Tensor, *rest: Tensor | None) -> Tensor | None:  # noqa: ARG002
+        r, c = (*rest, None, None)[:2]
+        zeros = [x.unsqueeze(dim) == 0 for x, dim in ((r, -1), (c, -2)) if x is not None]
+        if not zeros or (visible(*zeros) and not any(zero.any() for zero in zeros)):
+            return None
+        return zeros[0] if len(zeros) == 1 else zeros[0] | zeros[1]
 
-def _marginal(name: str, x: Tensor | None, other: Tensor | None, batch: int, size: int) -> Tensor:
-    if x is None:
-        assert other is not None
-        return (other.sum(-1, keepdim=True) / size).expand(*other.shape[:-1], size).expand(batch, size)
-    dims = ("batch", "m" if name == "r" else "n")
-    require_floating(name, x, dims)
-    x = x.expand(batch, -1) if x.dim() == 1 else x
-    require_shape(name, x, dims)
+
+def _marginal(x: Tensor | None, other: Tensor | None, size: int) -> Tensor:  # (batch, size)
+    """The marginal, by default a uniform one with the mass of the other."""
+    if x is not None:
+        return x
+    assert other is not None
+    return (other.sum(-1, keepdim=True) / size).expand(-1, size)
+
+
+def _check_marginal(name: str, x: Tensor) -> None:
     if x.dtype in (torch.float16, torch.bfloat16):
         raise TypeError(f"{name} is {x.dtype}, too coarse for two marginals to have the same mass: use {name}.float().")
-    if x.shape != (batch, size):
-        raise ValueError(f"{name} must have shape {(batch, size)} or {(size,)} to go with M, but has {tuple(x.shape)}.")
-    return x
+    if visible(x) and (x < 0).any():  # a NaN is left to the status of its problem
+        raise ValueError(f"{name} must not be negative, but has an entry of {x.min().item():g}.")
 
 
-def _same_mass(r: Tensor, c: Tensor, mass_r: Tensor, mass_c: Tensor) -> None:
-    for name, x in (("r", r), ("c", c)):
-        if (x <= 0).any():  # a NaN is left to the status of its problem
-            raise ValueError(f"{name} must be positive: leave out the rows or columns of M whose marginal is zero.")
+def _padded(x: Tensor) -> Tensor:
+    """A marginal with a mass in the place of zero that is lost beside the others, but large enough to compute with."""
+    return torch.where(x == 0, torch.finfo(x.dtype).eps ** 2 * x.detach().mean(-1, keepdim=True), x)
+
+
+def _same_mass(mass_r: Tensor, mass_c: Tensor) -> None:
     different = (mass_r - mass_c).abs() > SAME_MASS * (mass_r + mass_c)
     if different.any():
         i = int(different.flatten().nonzero()[0])
@@ -143,39 +154,49 @@ def _same_mass(r: Tensor, c: Tensor, mass_r: Tensor, mass_c: Tensor) -> None:
             f"r and c must have the same mass, but in problem {i} r sums to {mass_r[i].item():.6g} and c to "
             f"{mass_c[i].item():.6g}: divide each by its sum."
         )
+    if (mass_r == 0).any():
+        raise ValueError(f"r and c must have a mass, but are zero in problem {int((mass_r == 0).nonzero()[0, 0])}.")
 
 
-def _independent(M: Tensor, *marginals: Tensor) -> Tensor:
-    if not marginals:
+def _independent(M: Tensor, *rest: Tensor) -> Tensor:
+    if len(rest) < 2:
         return M.new_full((), 1 / M.numel()).expand(M.shape)
-    r, c = marginals
-    return r.unsqueeze(-1) * c
+    return rest[0].unsqueeze(-1) * rest[1]
 
 
 def _pullback(
     xs: Inputs,
-    u: Tensor,  # noqa: ARG001
+    u: Tensor,
     multipliers: Tensor | None,  # noqa: ARG001
     z: Tensor,
     s: Tensor,
-    gamma: float,
+    setting: Setting,
 ) -> Inputs:
-    """B is I for M, -1 / (gamma r_i) for r and alike for c; C is 0 for M and -I for r and c."""
-    M, *marginals = xs
+    """B is I for M, -1 / (gamma r_i) for r and alike for c, and -(log(P_ij / (r_i c_j)) + 1) / gamma^2 for gamma.
+
+    C is 0 for M and gamma, and -I for r and c.
+    """
+    (M, *marginals), gamma = setting.split(xs)
+    gamma = gamma.unsqueeze(-1) if isinstance(gamma, Tensor) else gamma
     plan = z.view(M.shape)
-    if not marginals:
-        return (-plan,)
-    r, c = marginals
-    m = r.shape[-1]
-    columns = torch.nn.functional.pad(s[:, m:], (0, 1))
-    return -plan, plan.sum(-1) / (gamma * r) + s[:, :m], plan.sum(-2) / (gamma * c) + columns
+    grads = [-plan]
+    if marginals:
+        r, c = marginals
+        m = r.shape[-1]
+        columns = torch.nn.functional.pad(s[:, m:], (0, 1))
+        grads += [plan.sum(-1) / (gamma * r) + s[:, :m], plan.sum(-2) / (gamma * c) + columns]
+    if isinstance(gamma, Tensor):
+        r, c = marginals or uniform_marginals(M[0])
+        price = u.view(M.shape).log() - r.log().unsqueeze(-1) - c.log().unsqueeze(-2) + 1
+        grads.append((plan * price).sum((-2, -1)) / gamma.squeeze(-1).square())
+    return tuple(grads)
 
 
-def _system(point: Point, kind: Kind, gamma: float) -> System:
+def _system(point: Point, kind: Kind, setting: Setting) -> System:
+    _, gamma = setting.columns(point.batch.unshared().xs, point.u)
     if kind != "full":  # the constraints are linear: H = H_hat
         return DiagonalSystem(gamma * point.u)
-    plan = point.u.view(point.batch.size, *point.batch.shape)
-    return TransportSystem(plan, plan.new_full((len(plan), 1, 1), gamma))
+    return TransportSystem(point.u.view(point.batch.size, *point.batch.shape), gamma.unsqueeze(-1))
 
 
 class TransportSystem(System):

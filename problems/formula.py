@@ -1,0 +1,64 @@
+"""Solutions by formula, with what their author says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from declarative import Solver
+from declarative.optimality import Assessment
+from declarative.problem import Batch, flat
+from declarative.solution import RawSolution
+
+from .settings import Setting
+
+
+@dataclass(frozen=True)
+class Formula(Solver):
+    """A solution by formula, with a verdict of its own, both for the batch.
+
+    Attributes:
+        solution: from the inputs, and the setting as a column if there is one, to the solutions, batch first.
+        verdict: the same with the solutions as the last argument.
+        setting: of the layer.
+    """
+
+    solution: Callable[..., Tensor]
+    verdict: Callable[..., Assessment]
+    setting: Setting | None = None
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        return RawSolution.unsolved(flat(self.solution(*self._arguments(batch, start))))
+
+    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
+        return self.verdict(*self._arguments(batch, raw.y), raw.y)
+
+    def _arguments(self, batch: Batch, like: Tensor) -> tuple[Tensor, ...]:
+        xs = batch.unshared().xs
+        if self.setting is None:
+            return tuple(x.to(like.dtype) for x in xs)
+        others, value = self.setting.columns(xs, like)
+        return *others, value
+
+
+def judged(
+    multipliers: Tensor,  # (batch, k)
+    stationarity: Tensor,  # (batch,)
+    violation: Tensor,  # (batch,)
+    active: Tensor | None = None,  # (batch, k); all by default
+    weak: Tensor | None = None,  # (batch, k); none by default
+) -> Assessment:
+    """What a layer's own solver says about its solutions; the residual is the larger of the two."""
+    every = torch.ones_like(multipliers, dtype=torch.bool)
+    residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
+    return Assessment(
+        multipliers,
+        every if active is None else active,
+        ~every if weak is None else weak,
+        stationarity,
+        violation,
+        residual,
+    )
