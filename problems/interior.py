@@ -71,7 +71,7 @@ class Normalised(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Point:
+class Iterate:
     """A batch of points: u, the multipliers y and l, and the slacks w."""
 
     u: Tensor
@@ -79,22 +79,22 @@ class Point:
     l: Tensor  # noqa: E741
     w: Tensor
 
-    def moved(self, step: Point, length: Tensor) -> Point:
+    def moved(self, step: Iterate, length: Tensor) -> Iterate:
         """The points plus length times the step."""
         t = length.unsqueeze(-1)
-        return Point(self.u + t * step.u, self.y + t * step.y, self.l + t * step.l, self.w + t * step.w)
+        return Iterate(self.u + t * step.u, self.y + t * step.y, self.l + t * step.l, self.w + t * step.w)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """u, y, l and w."""
         return self.u, self.y, self.l, self.w
 
-    def select(self, rows: Tensor) -> Point:
+    def select(self, rows: Tensor) -> Iterate:
         """The points at these positions (indices or a mask)."""
-        return Point(*(x[rows] for x in self.tensors()))
+        return Iterate(*(x[rows] for x in self.tensors()))
 
-    def put(self, rows: Tensor, other: Point) -> Point:
+    def put(self, rows: Tensor, other: Iterate) -> Iterate:
         """The other points at these positions."""
-        return Point(*(x.index_copy(0, rows, y) for x, y in zip(self.tensors(), other.tensors(), strict=True)))
+        return Iterate(*(x.index_copy(0, rows, y) for x, y in zip(self.tensors(), other.tensors(), strict=True)))
 
     def sound(self) -> Tensor:
         """Whether all numbers are finite and of a size that one can compute with."""
@@ -102,10 +102,10 @@ class Point:
         small = torch.cat([x.abs() for x in self.tensors()], -1).amax(-1) < limit
         return small & (torch.cat([self.w, self.l], -1) > 1 / limit).all(-1)
 
-    def where(self, mask: Tensor, other: Point) -> Point:
+    def where(self, mask: Tensor, other: Iterate) -> Iterate:
         """These points where the mask holds, the others elsewhere."""
         m = mask.unsqueeze(-1)
-        return Point(*(torch.where(m, x, y) for x, y in zip(self.tensors(), other.tensors(), strict=True)))
+        return Iterate(*(torch.where(m, x, y) for x, y in zip(self.tensors(), other.tensors(), strict=True)))
 
 
 def _or_one(size: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tu
     return u, s, left
 
 
-def solve_program(program: Program, limit: int) -> tuple[Point, Tensor, Left | None]:
+def solve_program(program: Program, limit: int) -> tuple[Iterate, Tensor, Left | None]:
     """A point and the iterations of every program; each stops when it is solved, makes no progress or diverges.
 
     Also the factorisation with the active constraints, if it was good for all.
@@ -160,7 +160,7 @@ def solve_program(program: Program, limit: int) -> tuple[Point, Tensor, Left | N
     return point, iterations, left
 
 
-def _first_point(program: Program, reduction: Reduction) -> Point:
+def _first_point(program: Program, reduction: Reduction) -> Iterate:
     """The minimiser without inequalities, the slacks that it leaves, and both kept away from zero."""
     count = program.h.shape[-1]
     none = torch.zeros_like(program.h, dtype=torch.bool)
@@ -168,10 +168,10 @@ def _first_point(program: Program, reduction: Reduction) -> Point:
     u, s, _ = solve_equality(program, active, reduction)
     slack = program.h - times(program.G, u)
     if not count:
-        return Point(u, s, slack, slack.clone())
+        return Iterate(u, s, slack, slack.clone())
     scale = slack.abs().amax(-1, keepdim=True).clamp(min=1.0)
     slope = (times(program.Q, u) + program.q).abs().amax(-1, keepdim=True).clamp(min=1.0)
-    return Point(u, s[:, : program.b.shape[-1]], slope.expand_as(slack), torch.maximum(slack, 0.1 * scale))
+    return Iterate(u, s[:, : program.b.shape[-1]], slope.expand_as(slack), torch.maximum(slack, 0.1 * scale))
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Residuals:
         return Residuals(self.dual[rows], self.equal[rows], self.unequal[rows], self.curve[rows])
 
 
-def residuals(program: Program, point: Point, curve: Tensor | None = None) -> Residuals:
+def residuals(program: Program, point: Iterate, curve: Tensor | None = None) -> Residuals:
     """What is left of the optimality conditions but complementarity; ``curve`` is Q u, if it is known."""
     curve = times(program.Q, point.u) if curve is None else curve
     dual = curve + program.q + times(program.A.mT, point.y) + times(program.G.mT, point.l)
@@ -196,7 +196,7 @@ def residuals(program: Program, point: Point, curve: Tensor | None = None) -> Re
     return Residuals(dual, equal, unequal, curve)
 
 
-def residual(program: Program, point: Point, right: Residuals | None = None) -> Tensor:  # (batch,)
+def residual(program: Program, point: Iterate, right: Residuals | None = None) -> Tensor:  # (batch,)
     """The largest violation of the optimality conditions, relative to the sizes of the numbers in them."""
     right = residuals(program, point) if right is None else right
     force = _size(program.q, right.curve, point.l.abs() * program.G.abs().amax(-1))
@@ -215,7 +215,7 @@ def _size(*rows: Tensor, floor: float = 1.0) -> Tensor:
     return torch.cat([least, *rows], -1).abs_().amax(-1)
 
 
-def _step(program: Program, point: Point, right: Residuals, reduction: Reduction | None) -> tuple[Point, Tensor]:
+def _step(program: Program, point: Iterate, right: Residuals, reduction: Reduction | None) -> tuple[Iterate, Tensor]:
     """Mehrotra's direction, and how far along it slacks and multipliers stay positive."""
     product = point.w * point.l
     direction = _directions(program, point, right, reduction)
@@ -230,10 +230,10 @@ def _step(program: Program, point: Point, right: Residuals, reduction: Reduction
     return step, _longest(point, step, 0.995)
 
 
-Direction = Callable[[Tensor], Point]
+Direction = Callable[[Tensor], Iterate]
 
 
-def _directions(program: Program, point: Point, right: Residuals, reduction: Reduction | None) -> Direction:
+def _directions(program: Program, point: Iterate, right: Residuals, reduction: Reduction | None) -> Direction:
     """The solution, as a function of the products that are to vanish, of
 
         Q du + A' dy + G' dl = -dual,   A du = -equal,   G du + dw = -unequal,   l dw + w dl = -product,
@@ -249,36 +249,36 @@ def _directions(program: Program, point: Point, right: Residuals, reduction: Red
     if len(rest):
         fallback = _primal_directions(program.select(rest), point.select(rest), right.select(rest))
 
-    def direction(product: Tensor) -> Point:
+    def direction(product: Tensor) -> Iterate:
         du, s = solve(-right.dual, torch.cat([-right.equal, product / point.l - right.unequal], -1))
-        step = Point(du, s[:, :p], s[:, p:], -right.unequal - times(program.G, du))
+        step = Iterate(du, s[:, :p], s[:, p:], -right.unequal - times(program.G, du))
         return step if fallback is None else step.put(rest, fallback(product[rest]))
 
     return direction
 
 
-def _primal_directions(program: Program, point: Point, right: Residuals) -> Direction:
+def _primal_directions(program: Program, point: Iterate, right: Residuals) -> Direction:
     """With H = Q + G' diag(l / w) G."""
     weights = (point.l / point.w).unsqueeze(-1)
     hessian = program.Q + program.G.mT @ (weights * program.G)
     solve = DenseFactorisation(hessian, program.A, torch.ones_like(program.b, dtype=torch.bool), None)
 
-    def direction(product: Tensor) -> Point:
+    def direction(product: Tensor) -> Iterate:
         force = (point.l * right.unequal - product) / point.w  # dl = force + (l / w) G du
         du, dy = solve(-right.dual - times(program.G.mT, force), -right.equal)
         dw = -right.unequal - times(program.G, du)
-        return Point(du, dy, -(product + point.l * dw) / point.w, dw)
+        return Iterate(du, dy, -(product + point.l * dw) / point.w, dw)
 
     return direction
 
 
-def _longest(point: Point, step: Point, fraction: float) -> Tensor:
+def _longest(point: Iterate, step: Iterate, fraction: float) -> Tensor:
     """The longest step up to 1 that leaves this fraction of the way to the boundary."""
     ratios = [torch.where(d < 0, -x / d, torch.inf) for x, d in ((point.w, step.w), (point.l, step.l))]
     return (fraction * torch.cat(ratios, -1).amin(-1)).clamp(max=1.0)
 
 
-def _finish(program: Program, point: Point, lowest: Tensor, reduction: Reduction) -> tuple[Point, Left | None]:
+def _finish(program: Program, point: Iterate, lowest: Tensor, reduction: Reduction) -> tuple[Iterate, Left | None]:
     """Solve the optimality conditions with the constraints that are active, and take the result where it is better.
 
     Also the factorisation, if it was good for all.
@@ -291,7 +291,7 @@ def _finish(program: Program, point: Point, lowest: Tensor, reduction: Reduction
         u, s, left = solve_equality(program, active, reduction)
         slack = torch.where(held, 0.0, program.h - times(program.G, u))
         pull = torch.where(held, s[:, p:], 0.0)
-        clipped = Point(u, s[:, :p], pull.clamp(min=0.0), slack.clamp(min=0.0))
+        clipped = Iterate(u, s[:, :p], pull.clamp(min=0.0), slack.clamp(min=0.0))
         now = residual(program, clipped)
         better = now < lowest
         point, lowest = clipped.where(better, point), torch.where(better, now, lowest)

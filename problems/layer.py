@@ -73,7 +73,9 @@ class Layer(DeclarativeNode):
         **options: Any,
     ) -> None:
         super().__init__(objective, *constraints, **options)
-        self._spec = dataclasses.replace(self._spec, problem=dataclasses.replace(self._spec.plan.problem, pullback=pullback))
+        plan = self._spec.plan
+        plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback))
+        self._spec = dataclasses.replace(self._spec, plan=plan)
         self.setting = setting
         if setting is not None and isinstance(setting.value, Tensor):  # where .to() and .parameters() find it
             if isinstance(setting.value, nn.Parameter):
@@ -128,23 +130,23 @@ class Layer(DeclarativeNode):
 
     def generic(self) -> Layer:
         """The same problem without its fast paths: solved by a general solver, with the dense linear system."""
-        spec, problem = self._spec, self._spec.plan.problem
+        plan, problem = self._spec.plan, self._spec.plan.problem
         other = copy.copy(self)
         other._spec = DeclarativeNode(
             problem.objective,
             problem.equality,
             problem.inequality,
             solver=self.generic_solver,
-            gradient=spec.rule,
-            start=spec.start,
-            in_dims=spec.in_dims,
-            on_failure=spec.on_failure,  # type: ignore[arg-type]
+            gradient=self.gradient,
+            start=plan.start,
+            in_dims=plan.in_dims,
+            on_failure=plan.on_failure,  # type: ignore[arg-type]
         )._spec
         return other
 
     def extra_repr(self) -> str:
         """How it is solved and differentiated, for ``print(layer)``."""
-        return f"solver={type(self._spec.plan.solver).__name__}, gradient={type(self._spec.rule).__name__}"
+        return f"solver={type(self._spec.plan.solver).__name__}, gradient={type(self.gradient).__name__}"
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         check_devices(xs)

@@ -19,7 +19,7 @@ from declarative.structure import Kind
 
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Normalised, Point, Program, residual, residuals, solve_equality, solve_program
+from .interior import Normalised, Program, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, Options
 from .settings import require_count
 from .systems import Left, LeftSystem, Reduction, times
