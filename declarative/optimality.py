@@ -47,8 +47,8 @@ def optimality_tolerance(dtype: torch.dtype) -> float:
 
 
 def kink_tolerance(dtype: torch.dtype) -> float:
-    """A constraint whose slack and multiplier are both below this is on the edge between active and inactive."""
-    return optimality_tolerance(dtype)
+    """A multiplier below this is none; without slack either, a constraint is between active and inactive."""
+    return float(torch.finfo(dtype).eps ** 0.8)  # 3e-13 in double precision
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class _Terms:
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
         strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
-        noise, tolerance = ROUNDING * torch.finfo(dtype).eps, kink_tolerance(dtype)
+        noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         bend = self.system.diagonal_entries().abs()
         size = self.reach(bend)
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
@@ -237,7 +237,7 @@ class _Terms:
         reach = (self.jacobian.square() / bend.unsqueeze(-2)).nan_to_num(0.0, torch.inf).sum(-1)
         crossing = torch.where(pull == 0, 0.0, pull * reach)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
-        weak = ~self.equality & (pull.abs() * strength <= tolerance) & (slack.abs() <= tolerance * size)
+        weak = ~self.equality & (pull.abs() * strength <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
         active = self.equality | (((crossing > slack) | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
 

@@ -78,7 +78,7 @@ class Eigenvectors(Layer):
             raise ValueError(f"k must be at least 1, but is {k}.")
         solver = Eigh(k, largest)
         # They are saddle points, which a minimiser would leave: the general way is Newton's method on the same formula.
-        self.generic_solver = ClosedForm(solver.vectors, polish=True)
+        self.generic_solver = ClosedForm(solver.vectors, polish=True, stationary=True)
         self.k = k
         super().__init__(
             rayleigh,

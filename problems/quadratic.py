@@ -19,7 +19,7 @@ from declarative.structure import Kind
 
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Normalised, Program, residual, residuals, solve_equality, solve_program
+from .interior import Iterate, Normalised, Program, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, Options
 from .settings import require_count
 from .systems import Left, LeftSystem, Reduction, times
@@ -162,7 +162,7 @@ class _Quadratic(Solver):
         small = kink_tolerance(raw.y.dtype)
         weak = (slack <= small * raw.y.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
         held = (pull > slack.clamp(min=0.0)) & ~weak
-        point = Point(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        point = Iterate(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(raw.y.dtype)
@@ -181,7 +181,7 @@ class Direct(_Quadratic):
         program = normal.program
         active = torch.ones_like(program.b, dtype=torch.bool)
         u, s, left = solve_equality(program, active, Reduction.of(program.Q, program.A))
-        point, iterations = Point(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
+        point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
         good = residual(program, point) <= optimality_tolerance(u.dtype)
         minimal = left.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
         if not minimal.all():
@@ -210,7 +210,7 @@ class InteriorPoint(_Quadratic):
         return _raw(normal, point, codes, iterations, left).to(start.dtype)
 
 
-def _codes(program: Program, point: Point, good: Tensor, dtype: torch.dtype) -> Tensor:
+def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
     """CONVERGED, or the reason why it is not."""
     place = torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1)
     # At a point so far away the conditions may seem to hold, relative to the size of its coordinates.
@@ -223,7 +223,7 @@ def _codes(program: Program, point: Point, good: Tensor, dtype: torch.dtype) -> 
     return codes
 
 
-def _raw(given: Normalised, point: Point, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
+def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
     """A point of the normalised program as one of the given program."""
     told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
     messages = tuple(told.get(code, "") for code in codes.tolist())
@@ -233,7 +233,7 @@ def _raw(given: Normalised, point: Point, codes: Tensor, iterations: Tensor, lef
     return RawSolution(point.u, multipliers, codes, iterations, messages, factors=factor)
 
 
-def within_bounds(program: Program, point: Point) -> Tensor:  # (batch, m)
+def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
     """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
     single, place, sign = (program.G != 0).sum(-1) == 1, program.G.abs().argmax(-1), program.G.sum(-1)
     held, bound = point.l > point.w, 0.0 + sign * program.h

@@ -49,6 +49,6 @@ class ClosedForm(Solver):
         raw = RawSolution.unsolved(start)
         if not self.polish:
             return raw
-        raw = polish(batch, raw)
+        raw = polish(batch, raw, minimum=not self.stationary)
         rough = [f"ClosedForm: too far off to be polished, which takes a Newton step below {CLOSE:g}", ""]
         return replace(raw, messages=tuple(rough[code == Status.CONVERGED] for code in raw.codes.tolist()))

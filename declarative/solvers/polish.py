@@ -23,7 +23,11 @@ CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and
 
 
 def polish(
-    batch: Batch, raw: RawSolution, start: Tensor | None = None, dtype: torch.dtype | None = None
+    batch: Batch,
+    raw: RawSolution,
+    start: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    minimum: bool = True,
 ) -> RawSolution:
     """Improve every problem for as long as its distance to a solution falls.
 
@@ -35,13 +39,14 @@ def polish(
         raw: points near solutions, in the precision of the batch.
         start: where the solver came from, (batch, m).
         dtype: the precision that the solutions are wanted in, for the verdict; by default that of the points.
+        minimum: whether a saddle point is no solution.
     """
     travel = None if start is None else (raw.y - start).abs()
     u = raw.y
-    best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel)
+    best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel, minimum=minimum)
     if raw.multipliers is None and batch.q:  # at a rough point it is not clear which constraints are active
         for near in ROUGH:
-            new = assess(batch, u, estimate_multipliers(batch, u, near), dtype=dtype, travel=travel)
+            new = assess(batch, u, estimate_multipliers(batch, u, near), dtype=dtype, travel=travel, minimum=minimum)
             better = _length(new, u) < _length(best, u)
             best = best.put(better.nonzero().flatten(), new.take(better))
     exact = EXACT * torch.finfo(u.dtype).eps
@@ -59,7 +64,7 @@ def polish(
         assert here.multiplier_step is not None
         moved = u[rows] + torch.where(here.step.isfinite().all(-1, keepdim=True), here.step, 0.0)
         way = None if travel is None else travel[rows]
-        new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way)
+        new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way, minimum=minimum)
         better = improving[rows] & (new.residual < here.residual)
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])

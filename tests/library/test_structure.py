@@ -30,7 +30,7 @@ def sphere_gradient(x, v):
 @pytest.mark.parametrize("hessian", KINDS)
 @pytest.mark.parametrize("n", [3, WORTH + 5])
 def test_every_structure_gives_the_gradient_of_the_sphere(n, hessian, record):
-    node, x, v = sphere(hessian=hessian, record=record), randn(4, n).requires_grad_(), randn(4, n, seed=1)
+    node, x, v = sphere(structure=hessian, record=record), randn(4, n).requires_grad_(), randn(4, n, seed=1)
     for _ in range(2):
         (grad,) = torch.autograd.grad(node(x), x, v)
     assert relative(grad, sphere_gradient(x.detach(), v)) < 1e-12
@@ -48,7 +48,7 @@ def test_a_diagonal_hessian_is_never_assembled(hessian, rule, monkeypatch):
     monkeypatch.setattr("declarative.problem.Batch.hessian", no_dense_matrix)
     monkeypatch.setattr("declarative.problem.Batch.expand", no_dense_matrix)
     x = randn(4, WORTH + 5).requires_grad_()
-    assert torch.autograd.grad(sphere(hessian=hessian, gradient=rule)(x).sum(), x)[0].isfinite().all()
+    assert torch.autograd.grad(sphere(structure=hessian, gradient=rule)(x).sum(), x)[0].isfinite().all()
 
 
 def tridiagonal(strength, **options):
@@ -65,14 +65,14 @@ def tridiagonal(strength, **options):
 @pytest.mark.parametrize("strength", [0.0, 1e-12, 1e-8, 0.3])
 def test_even_a_slight_coupling_is_seen(strength):
     x, v = randn(2, WORTH + 5).requires_grad_(), randn(2, WORTH + 5, seed=1)
-    found = [torch.autograd.grad(tridiagonal(strength, hessian=hessian)(x), x, v)[0] for hessian in ("auto", "dense")]
+    found = [torch.autograd.grad(tridiagonal(strength, structure=hessian)(x), x, v)[0] for hessian in ("auto", "dense")]
     assert relative(*found) < 1e-12
 
 
 @pytest.mark.parametrize("record", [True, False])
 def test_a_false_declaration_is_refused(record):
     x = randn(2, WORTH + 5).requires_grad_()
-    y = tridiagonal(0.3, hessian="diagonal", record=record)(x)
+    y = tridiagonal(0.3, structure="diagonal", record=record)(x)
     with pytest.raises(ValueError, match="the Hessian is not diagonal here"):
         torch.autograd.grad(y.sum(), x)
 
@@ -103,7 +103,7 @@ def test_inequalities_with_a_diagonal_hessian(hessian):
         lambda _, u: u.sum() - 1,
         lambda _, u: -u,
         start=WORTH + 1,
-        hessian=hessian,
+        structure=hessian,
         record=True,
     )
     x = randn(3, WORTH + 1).requires_grad_()
@@ -138,7 +138,7 @@ def stiff(n, **options):
 def test_without_a_matrix(monkeypatch):
     monkeypatch.setattr("declarative.problem.Batch.hessian", no_dense_matrix)
     monkeypatch.setattr("declarative.problem.Batch.expand", no_dense_matrix)
-    node, inverse = stiff(60, hessian="matrix-free")
+    node, inverse = stiff(60, structure="matrix-free")
     x, v = randn(2, 60).requires_grad_(), randn(2, 60, seed=1)
     (grad,) = torch.autograd.grad(node(x), x, v)
     assert relative(grad, v @ inverse) < 1e-9
@@ -151,10 +151,10 @@ def test_without_a_matrix_where_the_constraints_take_up_the_gradient(kind):
         lambda _, u: u.sum() - 1,
         solver="scipy",
         start=30,
-        hessian="matrix-free",
+        structure="matrix-free",
     )
     dense = DeclarativeNode(
-        node._spec.problem.objective, node._spec.problem.equality, solver="scipy", start=30, hessian="dense"
+        node._spec.plan.problem.objective, node._spec.plan.problem.equality, solver="scipy", start=30, structure="dense"
     )
     x, v = randn(2, 30).requires_grad_(), torch.full((2, 30), 0.7, dtype=DOUBLE)
     v[:, 0] += 0.0 if kind == "all taken up" else 1e-9
@@ -166,7 +166,7 @@ def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_tol
     node = DeclarativeNode(  # a saddle point, for the reduced Hessian is indefinite
         lambda x, u: (u[0] * u[1] - x @ u) + u[2].square(),
         solver=lambda x: torch.stack([x[:, 1], x[:, 0], x[:, 2] / 2], -1),
-        hessian="matrix-free",
+        structure="matrix-free",
     )
     x, v = randn(2, 3).requires_grad_(), torch.tensor([[1.0, -2.0, 0.5], [3.0, -1.0, 1.0]], dtype=DOUBLE)
     y = node(x)
@@ -177,4 +177,4 @@ def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_tol
 
 def test_hessian_must_be_a_choice():
     with pytest.raises(ValueError, match="hessian must be one of 'auto', 'dense', 'diagonal', 'matrix-free'"):
-        sphere(hessian="sparse")
+        sphere(structure="sparse")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import copy
 import pickle
 
@@ -117,7 +118,8 @@ def test_not_a_number_is_a_status(case: Case):
     assert caught.value.solution.status[1] == Status.NOT_FINITE
 
     masked = copy.copy(case.layer)
-    masked._spec = type(masked._spec)(**{**vars(masked._spec), "on_failure": "mask"})
+    plan = dataclasses.replace(masked._spec.plan, on_failure="mask")
+    masked._spec = dataclasses.replace(masked._spec, plan=plan)
     xs[0].requires_grad_()
     with pytest.warns(NumericalWarning, match="not_finite"):
         y = masked(*xs)
