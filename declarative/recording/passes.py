@@ -74,8 +74,8 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
         called, replayed = (pytree.tree_leaves(result) for result in (function(*nearby), graph(nearby)))
     if not all(_same(x, y) for x, y in zip(called, replayed, strict=True)):
         raise RecordingError(
-            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python number "
-            "that is computed from a tensor? Use record=False."
+            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python "
+            "number that is computed from a tensor? Use record=False."
         )
     return graph
 
