@@ -141,7 +141,7 @@ def assess(
         distance = torch.where(near, torch.maximum(distance, largest(_ratio(again.abs(), scale))), distance)
     if minimum:
         near = distance <= tolerance
-        distance = torch.where(_is_minimum(batch, u, multipliers, factors, near), distance, torch.inf)
+        distance = torch.where(_is_minimum(batch, terms, multipliers, factors, near), distance, torch.inf)
     distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
     violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
     return Assessment(
@@ -219,7 +219,8 @@ class _Terms:
         size = self.reach(bend)
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
-        idle = (slack > tolerance * size) & (pull.abs() * torch.maximum(size, slack) <= tolerance * energy)
+        length = self.jacobian.abs().sum(-1) * self.u.abs().amax(-1, keepdim=True)
+        idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
         reach = (self.jacobian.square() / bend.unsqueeze(-2)).nan_to_num(0.0, torch.inf).sum(-1)
         crossing = torch.where(pull == 0, 0.0, pull * reach)
@@ -296,7 +297,7 @@ def fitted_multipliers(
     return least_squares(rows, gradient) / length
 
 
-def _is_minimum(batch: Batch, u: Tensor, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
+def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
     """Whether curvature is positive along the constraints or, where it vanishes, f does not fall; asked where near."""
     if not bool(near.any()):
         return torch.ones_like(near)
@@ -304,17 +305,20 @@ def _is_minimum(batch: Batch, u: Tensor, multipliers: Tensor, factors: Any, near
     good: Tensor = sign > 0
     if bool(((sign == 0) & near).any()):
         problems, directions = factors.flat_directions()
-        falls = _falls(batch, u, multipliers, problems, directions)
+        falls = _falls(batch, terms, multipliers, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
 
-def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, directions: Tensor) -> Tensor:  # (count,)
+def _falls(
+    batch: Batch, terms: _Terms, multipliers: Tensor, problems: Tensor, directions: Tensor
+) -> Tensor:  # (count,)
     """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
 
     The second is how the edge of a plateau looks that goes on for ever.
     """
-    part, here, held = batch.select(problems), u[problems], multipliers[problems]
+    part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
+    energy = (terms.force * terms.u.abs()).sum(-1)[problems]
     unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
 
     def lagrangian(point: Tensor) -> Tensor:
@@ -326,7 +330,8 @@ def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, direc
     for length in PROBE_LENGTHS:
         sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
         change = (sides - middle).nan_to_num(torch.inf)
-        small = ROUNDING * torch.finfo(u.dtype).eps * torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
+        size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
+        small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > small).any(0)
         fallen = fallen | (change < -small).any(0) | one_sided
     return fallen

@@ -16,7 +16,7 @@ from ..problem import Batch
 from ..solution import RawSolution, Status
 from .compaction import compacted
 
-STEPS = 25  # quadratic convergence needs a handful; each problem stops by itself
+STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
 ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
