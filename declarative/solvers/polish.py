@@ -65,7 +65,8 @@ def polish(
         moved = u[rows] + torch.where(here.step.isfinite().all(-1, keepdim=True), here.step, 0.0)
         way = None if travel is None else travel[rows]
         new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way, minimum=minimum)
-        better = improving[rows] & (new.residual < here.residual)
+        nearer = _length(new, u[rows]) < 0.9 * _length(here, u[rows])  # at a solution of size zero nothing is relative
+        better = improving[rows] & ((new.residual < here.residual) | (nearer & (new.residual < torch.inf)))
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])
         best = best.put(accepted, new.take(better))
