@@ -19,7 +19,7 @@ from declarative.structure import Kind
 
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Point, residual, residuals, solve_equality, solve_program
+from .interior import Iterate, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, Options
 from .program import Normalised, Program
 from .settings import require_count
@@ -163,7 +163,7 @@ class _Quadratic(Solver):
         small = kink_tolerance(u.dtype)
         weak = (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
         held = (pull > slack.clamp(min=0.0)) & ~weak
-        point = Point(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        point = Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
@@ -231,7 +231,7 @@ def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, l
     multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
-    return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factor=factor)
+    return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)
 
 
 def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
