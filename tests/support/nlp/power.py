@@ -45,7 +45,7 @@ class Grid:
     shunts: dict[int, float]
 
     def admittances(self) -> tuple[Tensor, Tensor]:
-        """Of all buses, and of the rated branches: two rows each, for the current into it at its tail and at its head."""
+        """Of all buses, and of the rated branches: two rows each, for the currents at its tail and at its head."""
         bus = torch.zeros(self.buses, self.buses, dtype=torch.complex128)
         ends = []
         for branch in self.branches:
@@ -194,8 +194,17 @@ FOURTEEN = Grid(
         Generator(8, (0, 40, 0.01), (0, 100), (-6, 24)),
     ],
     {
-        **{2: (21.7, 12.7), 3: (94.2, 19), 4: (47.8, -3.9), 5: (7.6, 1.6), 6: (11.2, 7.5), 9: (29.5, 16.6)},
-        **{10: (9, 5.8), 11: (3.5, 1.8), 12: (6.1, 1.6), 13: (13.5, 5.8), 14: (14.9, 5)},
+        2: (21.7, 12.7),
+        3: (94.2, 19),
+        4: (47.8, -3.9),
+        5: (7.6, 1.6),
+        6: (11.2, 7.5),
+        9: (29.5, 16.6),
+        10: (9, 5.8),
+        11: (3.5, 1.8),
+        12: (6.1, 1.6),
+        13: (13.5, 5.8),
+        14: (14.9, 5),
     },
     (0.94, 1.06),
     {9: 19},
