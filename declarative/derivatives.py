@@ -84,7 +84,7 @@ class Derivatives:
         ...                          solver=lambda x: torch.nn.functional.normalize(x))
         >>> d = sphere.derivatives(torch.tensor([[3.0, 4.0]]))
         >>> d.A, d.multipliers
-        (tensor([[[0.6000, 0.8000]]]), tensor([[-4.]]))
+        (tensor([[[0.6000, 0.8000]]]), tensor([[-4.0000]]))
         >>> d.H
         tensor([[[5., 0.],
                  [0., 5.]]])

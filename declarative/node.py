@@ -235,7 +235,7 @@ class DeclarativeNode(nn.Module):
             ...                        solver=lambda x: torch.nn.functional.normalize(x))
             >>> solution = node.solve(torch.tensor([[3.0, 4.0]]))
             >>> solution.y, solution.multipliers, solution.objective
-            (tensor([[0.6000, 0.8000]]), tensor([[-4.]]), tensor([8.]))
+            (tensor([[0.6000, 0.8000]]), tensor([[-4.0000]]), tensor([8.]))
         """
         with ordinary_mode(xs) as xs:
             inputs, call, solution = self._solve(xs, start)

@@ -35,11 +35,12 @@ from .structure import General, Place, Structure
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
+SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 TRIES = 3  # of which inequalities are tight
-PROBE_LENGTHS = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
+PROBE_LENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
@@ -119,7 +120,7 @@ def assess(
     dtype = dtype or u.dtype
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
-    terms = _Terms.at(batch, u, multipliers, structure)
+    terms = _Terms.at(batch, u, multipliers, structure, travel)
     multipliers, active, weak = terms.active_set(dtype)
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     system = terms.system.with_active(active)
@@ -131,6 +132,8 @@ def assess(
     if travel is not None:
         scale = scale + NOISE * noise / tolerance * travel
     distance = largest(_ratio(step.abs(), scale))
+    solvable = terms.is_solved_by(system, step, change, left, gap, scale, noise)
+    distance = torch.where(solvable, distance, torch.inf)  # no step leads to a solution
     pulls = active & ~terms.equality & (multipliers - change > 0) & ~terms.is_small(multipliers - change, tolerance)
     distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
     if bool((distance > tolerance).any()):
@@ -188,9 +191,12 @@ class _Terms:
     equality: Tensor  # (k,)
     force: Tensor  # of the terms of D_U L, (batch, m)
     terms: Tensor  # of those of c, (batch, k)
+    longest: Tensor  # the largest entry of u, or of the way there, (batch, 1)
 
     @classmethod
-    def at(cls, batch: Batch, u: Tensor, multipliers: Tensor, structure: Structure) -> _Terms:
+    def at(
+        cls, batch: Batch, u: Tensor, multipliers: Tensor, structure: Structure, travel: Tensor | None = None
+    ) -> _Terms:
         everywhere = torch.ones_like(multipliers, dtype=torch.bool)
         system, here = Place(batch, u, multipliers, everywhere, structure).expanded()
         pulled = times(here.jacobian.mT, multipliers)
@@ -198,7 +204,8 @@ class _Terms:
         force = gradient.abs() + times(here.jacobian.mT.abs(), multipliers.abs()) + system.magnitude(u)
         equality = torch.arange(batch.k, device=u.device) < batch.p
         terms = times(here.jacobian.abs(), u.abs())
-        return cls(system, u, gradient, here.values, here.jacobian, multipliers, equality, force, terms)
+        longest = (u.abs() if travel is None else torch.maximum(u.abs(), travel)).amax(-1, keepdim=True)
+        return cls(system, u, gradient, here.values, here.jacobian, multipliers, equality, force, terms, longest)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
@@ -219,13 +226,24 @@ class _Terms:
         size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
-        length = self.jacobian.abs().sum(-1) * self.u.abs().amax(-1, keepdim=True)
+        length = self.jacobian.abs().sum(-1) * self.longest
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
         weak = ~self.equality & (pull.abs() * strength <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
         active = self.equality | (((pull * strength > _ratio(slack, size)) | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
+
+    def is_solved_by(
+        self, system: General, step: Tensor, change: Tensor, left: Tensor, gap: Tensor, scale: Tensor, noise: float
+    ) -> Tensor:  # (batch,)
+        """Whether a step solves the linearised conditions: not if these contradict each other, or nothing curves."""
+        top, bottom = system.multiply(step, change)
+        force = self.force + system.magnitude(step) + times(self.jacobian.mT.abs(), change.abs())
+        force = force + noise * force.amax(-1, keepdim=True)
+        reach = self.terms + times(self.jacobian.abs(), scale + step.abs())
+        unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach).any(-1))
 
     def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
         """Which multipliers do little, beside the other forces."""
@@ -234,8 +252,8 @@ class _Terms:
 
     def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
-        bend, largest_u = self.system.diagonal_entries().abs(), self.u.abs().amax(-1, keepdim=True)
-        size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), largest_u)
+        bend = self.system.diagonal_entries().abs()
+        size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), self.longest)
         return times(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
@@ -303,6 +321,8 @@ def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, 
     good: Tensor = sign > 0
     if bool(((sign == 0) & near).any()):
         problems, directions = factors.flat_directions()
+        if not len(problems):
+            return good
         falls = _falls(batch, terms, multipliers, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good

@@ -160,9 +160,13 @@ class Batch:
         return objective, slope, values, self._jacobian(u, *xs)
 
     def _expansion(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
-        """f, D_U L, c, A and D^2_UU L; for few unknowns by one reverse pass over [D_U L; c], which saves most of Python."""
+        """f, D_U L, c, A and D^2_UU L."""
+        return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
+
+    def _expansion_at_once(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The same by one reverse pass over [D_U L; c], which saves overhead; A is right where H is finite."""
         if not self.k or self.m + self.k > SMALL:
-            return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
+            return self._expansion(u, lam, *xs)
         result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
         (slope, values), pull, objective = result
         units = torch.eye(self.m + self.k, dtype=u.dtype, device=u.device)
@@ -273,6 +277,10 @@ class Batch:
     def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
         """Values, first and second derivatives."""
         return Expansion(*self._mapped(self._expansion, u, multipliers))
+
+    def expand_at_once(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
+        """The same with less overhead, for points where all of them are finite."""
+        return Expansion(*self._mapped(self._expansion_at_once, u, multipliers))
 
     def expand_along(self, u: Tensor, direction: Tensor) -> Expansion:
         """The same of the objective, with the second derivative along one direction alone."""

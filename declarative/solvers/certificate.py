@@ -36,6 +36,8 @@ AWAY = 1e3  # sizes of the start: a ray is looked at from points that are furthe
 def proves_unbounded(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
     """Which problems fall for ever from the start through u; asked only where u has run far away."""
     away = u - start
+    if not batch.size:
+        return torch.zeros(0, dtype=torch.bool, device=u.device)
     proved = (away.abs().amax(-1) > AWAY * (1 + start.abs().amax(-1))) & away.isfinite().all(-1)
     if not bool(proved.any()):
         return proved

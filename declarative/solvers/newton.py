@@ -59,7 +59,7 @@ from .polish import polish
 
 RUNNING = -1
 BACKTRACKS = 30
-FAR = 1e14  # times its size at the start: a point beyond that is running away
+FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved

@@ -232,7 +232,7 @@ def diagonal_size(model: Model) -> Tensor:  # (batch, m)
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
     """The model at a point."""
     stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-    here = batch.expand(u, stacked)
+    here = batch.expand_at_once(u, stacked)
     return Model(
         objective=here.objective * scales.objective,
         gradient=(here.gradient + times(here.jacobian.mT, stacked)) * scales.objective.unsqueeze(-1),

@@ -41,7 +41,7 @@ def polish(
         dtype: the precision that the solutions are wanted in, for the verdict; by default that of the points.
         minimum: whether a saddle point is no solution.
     """
-    travel = None if start is None else (raw.y - start).abs()
+    travel = None if start is None else (raw.y - start.to(raw.y.dtype)).abs()
     u = raw.y
     best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel, minimum=minimum)
     if raw.multipliers is None and batch.q:  # at a rough point it is not clear which constraints are active

@@ -38,6 +38,7 @@ TAKES_GRADIENT = (
 )
 TAKES_HESSIAN = ("trust-constr", "Newton-CG", "dogleg", "trust-ncg", "trust-krylov", "trust-exact")
 METHODS = (*dict.fromkeys((*CONSTRAINED, *TAKES_GRADIENT, "Nelder-Mead", "Powell")),)
+LARGEST = 1e8  # a point beyond this is brought back along its way
 FAR = 1e10  # an unsolved point beyond this, in u or in -f, is called unbounded
 
 
@@ -86,7 +87,7 @@ class Scipy(Solver):
             first.device
         )
         raw = RawSolution(
-            y=torch.where((y.abs() < FAR).all(-1, keepdim=True), y, first),
+            y=_within_reach(y, first),
             multipliers=_multipliers(results, y, batch.k),
             codes=torch.tensor([_status(result, method) for result in results], device=first.device),
             iterations=torch.tensor([int(result.get("nit", 0)) for result in results], device=first.device),
@@ -156,6 +157,14 @@ class _Quiet:
 
 
 _quiet = _Quiet()
+
+
+def _within_reach(y: Tensor, first: Tensor) -> Tensor:  # (batch, m)
+    """The points that SciPy ended at; where one has run away, a point on its way, from which that can be seen."""
+    way = y - first
+    length = way.abs().amax(-1, keepdim=True)
+    near = torch.where(length > LARGEST, first + way * (LARGEST / length), y)
+    return torch.where(near.isfinite().all(-1, keepdim=True), near, first)
 
 
 def _multipliers(results: list[OptimizeResult], y: Tensor, k: int) -> Tensor | None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from declarative import DeclarativeNode, NumericalWarning
+from declarative import ClosedForm, DeclarativeNode, NumericalWarning
 from declarative.theory import descent
 from problems import Eigenvectors, OptimalTransport, SphereProjection
 from tests.support.helpers import DOUBLE, Case, case, cases, gradients
@@ -262,7 +262,7 @@ def test_report_compares_the_gradients_of_the_nodes(case: Case) -> None:
             report = node.descent(*xs, v)
     else:
         report = node.descent(*xs, v)
-    assert torch.equal(report.setting.rank > 0, report.setting.jacobian.abs().sum((-2, -1)) > 0)
+    assert torch.equal(report.assumptions.rank > 0, report.assumptions.jacobian.abs().sum((-2, -1)) > 0)
     for name in ("unconstrained", "curvature", "identity"):
         each = [gradients(node.with_gradient(name)(*xs), xs, v)[0].reshape(4, -1)]
         batched = report[name].g_hat[:, : each[0].shape[-1]]
@@ -287,7 +287,7 @@ def test_only_inputs_that_require_a_gradient_count() -> None:
     x, a = problem.xs(batch=5)
     report = problem.node("closed form").descent(x, a.detach(), v=torch.randn(5, 3, dtype=DOUBLE))
     assert report.g.shape == (5, 3)
-    assert report.setting.applies.all()  # the constraint sees a, but not x
+    assert report.assumptions.applies.all()  # the constraint sees a, but not x
     assert report["unconstrained"].expectation.tolist() == [2.0] * 5
 
 
@@ -300,8 +300,8 @@ def test_theory_is_found_where_it_applies(dtype: torch.dtype) -> None:
         y = node(x)
         report = node.descent(x, torch.randn_like(y))
         m = y[0].numel()
-        assert report.setting.linear.all() == (name != "sphere")
-        assert report.setting.normalised.all() == (name == "sphere")
+        assert report.assumptions.linear.all() == (name != "sphere")
+        assert report.assumptions.normalised.all() == (name == "sphere")
         torch.testing.assert_close(report["curvature"].expectation, torch.full((3,), m - p, dtype=dtype))
         if name == "sphere":
             radius = x.detach().norm(dim=-1)
@@ -338,7 +338,7 @@ def test_active_inequalities_count_as_equalities() -> None:
     report = case("box").node("closed form").descent(x, torch.randn(20, 4, dtype=DOUBLE))
     active = (x.detach().abs() > 0.5).sum(-1)
     assert active.unique().numel() > 2
-    assert torch.equal(report.setting.rank, active)
+    assert torch.equal(report.assumptions.rank, active)
     assert torch.equal(report["unconstrained"].expectation, 4.0 - active)
 
 
@@ -346,7 +346,7 @@ def test_curved_inequality_applies_per_problem() -> None:
     problem = case("ball")
     (x,) = problem.xs(batch=4)
     report = problem.node("closed form").descent(x, torch.randn(4, 3, dtype=DOUBLE))
-    assert report.setting.normalised.tolist() == [False, True, False, True]
+    assert report.assumptions.normalised.tolist() == [False, True, False, True]
     assert report["curvature"].expectation.tolist() == [3.0, 2.0, 3.0, 2.0]
 
 
@@ -355,7 +355,7 @@ def indefinite_sphere(hessian_hat: Tensor, multiplier: float, y: Tensor) -> tupl
     node = DeclarativeNode(
         lambda x, u: x @ u + u @ hessian_hat @ u / 2,
         lambda _, u: (u.square().sum() - 1) / 2,
-        solver=lambda x: y.expand(x.shape[0], -1),
+        solver=ClosedForm(lambda x: y.expand(x.shape[0], -1), stationary=True),
     )
     return node, multiplier * y - hessian_hat @ y
 
@@ -459,7 +459,7 @@ def test_sphere_and_transport_are_safe(layer: DeclarativeNode, x: Tensor, p: int
         assert report[name].descends.all()
         assert report[name].favourable.all()
         assert report[name].verdict.startswith("safe: ")
-    assert (report.setting.rank == p).all()
+    assert (report.assumptions.rank == p).all()
     assert (report["curvature"].expectation == m - p).all()
 
 

@@ -165,7 +165,7 @@ class Liar(Solver):
         (lambda y: y * 1.001, Status.NOT_OPTIMAL),  # off the sphere
         (lambda y: normalise(y + 1e-4), Status.NOT_OPTIMAL),  # on it, but not nearest
         (lambda y: y * torch.nan, Status.NOT_FINITE),
-        (torch.zeros_like, Status.INFEASIBLE),
+        (torch.zeros_like, Status.NOT_OPTIMAL),  # where the violation is stationary, but not least
         (lambda y: y * torch.inf, Status.NOT_FINITE),
     ],
     ids=["infeasible", "not stationary", "nan", "zero", "infinite"],

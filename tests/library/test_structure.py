@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from declarative import DeclarativeNode, NumericalWarning
+from declarative import ClosedForm, DeclarativeNode, NumericalWarning
 from declarative.structure import WORTH
 from tests.library.test_recording import randn
 from tests.support.helpers import DOUBLE, RULES, relative
@@ -165,7 +165,7 @@ def test_without_a_matrix_where_the_constraints_take_up_the_gradient(kind):
 def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_told():
     node = DeclarativeNode(  # a saddle point, for the reduced Hessian is indefinite
         lambda x, u: (u[0] * u[1] - x @ u) + u[2].square(),
-        solver=lambda x: torch.stack([x[:, 1], x[:, 0], x[:, 2] / 2], -1),
+        solver=ClosedForm(lambda x: torch.stack([x[:, 1], x[:, 0], x[:, 2] / 2], -1), stationary=True),
         structure="matrix-free",
     )
     x, v = randn(2, 3).requires_grad_(), torch.tensor([[1.0, -2.0, 0.5], [3.0, -1.0, 1.0]], dtype=DOUBLE)
@@ -175,6 +175,12 @@ def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_tol
     assert relative(grad, torch.stack([v[:, 1], v[:, 0], v[:, 2] / 2], -1)) < 1e-12
 
 
-def test_hessian_must_be_a_choice():
-    with pytest.raises(ValueError, match="hessian must be one of 'auto', 'dense', 'diagonal', 'matrix-free'"):
+def test_structure_must_be_a_choice():
+    with pytest.raises(ValueError, match="structure must be one of 'auto', 'dense', 'diagonal', 'matrix-free'"):
         sphere(structure="sparse")
+
+
+def test_the_old_name_of_structure_still_works_and_is_told():
+    with pytest.warns(DeprecationWarning, match="structure="):
+        node = sphere(hessian="diagonal")
+    assert node._spec.plan.structure == "diagonal"

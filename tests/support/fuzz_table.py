@@ -119,7 +119,7 @@ def judge(error: Exception) -> str | None:
     if {"_formula", "_called_start"} & set(names) and not isinstance(error, TypeError):
         return None  # the caller's own formula or start
     signature = isinstance(error, TypeError) and ("argument" in str(error) or "abstract" in str(error))
-    if signature and (not frame.filename.startswith(OWN) or names[-1] == "_formula"):
+    if signature and (not frame.filename.startswith(OWN) or names[-1] in ("_formula", "noted")):
         return None  # Python's word on a signature
     if not isinstance(error, TypeError | ValueError | SolverError):
         return told

@@ -2,7 +2,7 @@
 
 There is no problem 82 or 94; 85 is a long simulation and 87 has jumps: both are left out.
 """
-# ruff: noqa: ARG001, ARG005 - the functions of a problem all have all of its unknowns as arguments
+# ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
 

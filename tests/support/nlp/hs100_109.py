@@ -1,5 +1,5 @@
 """Problems 100 to 109 of Hock and Schittkowski, "Test Examples for Nonlinear Programming Codes" (1981)."""
-# ruff: noqa: ARG001, ARG005 - the functions of a problem all have all of its unknowns as arguments
+# ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
 
