@@ -15,19 +15,28 @@ from tests.support.verdicts import ACCURACY, listening
 EVEN = [case("eigenvector").name, case("nonlinear constraint").name]
 
 
-def in_all_units(rescaled: RescaledCase, solver: Any, dtype: torch.dtype) -> None:
-    """Solved in all units, with the same solution and the same gradient, and without a word."""
+# Unknowns that differ by a factor of 1e16 from each other: a solver may give up on some of these, and says so.
+FAR_APART = {change.name for change in (*EACH_ITS_OWN, *TOGETHER, *CONSTANTS) if "in turn" in change.name} | {
+    "everything down"
+}
+
+
+def in_all_units(
+    rescaled: RescaledCase, solver: Any, dtype: torch.dtype, may_give_up: frozenset[str] = frozenset()
+) -> None:
+    """Solved in all units, with the same solution and gradient, and without a word; or refused, where it may be."""
     xs, units = rescaled.inputs(dtype)
     with listening() as words:
         solution = rescaled.node(solver, on_failure="mask").solve(*xs, *units.tensors())
         u, truth = units.to_u(solution.y), rescaled.case.truth(*xs)
         u = up_to_sign(u, truth) if rescaled.case.name in EVEN else u
-        v = torch.randn(truth.shape, dtype=dtype)
+        v = torch.randn(truth.shape, dtype=dtype) * solution.converged.view(-1, *(1,) * (truth.dim() - 1))
         found, expected = gradients(u, xs, v), gradients(truth, xs, v)
-    assert not rescaled.names((~solution.converged).nonzero().flatten())
+    refused = (~solution.converged).nonzero().flatten()
+    assert set(rescaled.names(refused)) <= may_give_up
     wrong = (u - truth).detach().abs().reshape(len(u), -1).amax(-1) > ACCURACY[dtype] * truth.abs().max()
-    assert not rescaled.names(wrong.nonzero().flatten())
-    assert not words
+    assert not rescaled.names((wrong & solution.converged).nonzero().flatten())
+    assert not words or len(refused)
     assert max(map(relative, found, expected)) < ACCURACY[dtype]
 
 
@@ -41,7 +50,9 @@ CHANGES = {
 @pytest.mark.parametrize("problem", REGULAR, ids=str)
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_formula_is_believed_in_all_units(problem, changes):
-    in_all_units(RescaledCase(problem, tuple(CHANGES[changes])), "closed form", DOUBLE)
+    simplex = problem is case("simplex")
+    may_give_up = frozenset(FAR_APART if simplex else ())
+    in_all_units(RescaledCase(problem, tuple(CHANGES[changes])), "closed form", DOUBLE, may_give_up)
 
 
 @pytest.mark.parametrize("problem", REGULAR, ids=str)
@@ -52,7 +63,7 @@ def test_a_formula_is_believed_in_all_units_in_single_precision(problem):
 @pytest.mark.parametrize("problem", REGULAR, ids=str)
 @pytest.mark.parametrize("changes", [[*ONE_AT_A_TIME, *CONSTANTS], [*EACH_ITS_OWN, *TOGETHER]], ids=["one", "several"])
 def test_the_default_solver_in_all_units(problem, changes):
-    in_all_units(RescaledCase(problem, tuple(changes), problems=1), None, DOUBLE)
+    in_all_units(RescaledCase(problem, tuple(changes), problems=1), None, DOUBLE, frozenset(FAR_APART))
 
 
 @pytest.mark.parametrize("problem", REGULAR, ids=str)
