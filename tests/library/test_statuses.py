@@ -150,3 +150,52 @@ def test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan():
     assert g.item() == 1
     (g,) = torch.autograd.grad(solution.objective[1], w)
     assert g.item() == 0
+
+
+def scaled_plane(x, a):
+    """The nearest point to a x with sum 1, and the multiplier of that."""
+    gap = (1 - a * x.sum(-1, keepdim=True)) / 3
+    return a * x + gap, gap
+
+
+def one_fails(which, **options):
+    """A formula that is wrong for these problems."""
+    error = torch.tensor(which, dtype=DOUBLE).unsqueeze(-1)
+    return DeclarativeNode(
+        lambda x, a, u: (u - a * x).square().sum() / 2,
+        lambda _x, _a, u: u.sum() - 1,
+        solver=lambda x, a: scaled_plane(x, a)[0] + 0.1 * error,
+        in_dims=(0, None),
+        on_failure="mask",
+        **options,
+    )
+
+
+def test_a_masked_problem_has_no_gradient_whatever_the_loss_reads():
+    x, a = torch.randn(3, 3, dtype=DOUBLE, requires_grad=True), torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    good, v, w = [0, 2], torch.randn(3, 3, dtype=DOUBLE), torch.randn(3, 1, dtype=DOUBLE)
+    with pytest.warns(NumericalWarning, match="1 of 3"):
+        solution = one_fails([0, 1, 0]).solve(x, a)
+    found = torch.autograd.grad((solution.y * v).sum() + (solution.multipliers * w).sum(), (x, a))
+    y, multipliers = scaled_plane(x, a)
+    truth = torch.autograd.grad((y * v)[good].sum() + (multipliers * w)[good].sum(), (x, a))
+    assert not found[0][1].any()
+    for mine, theirs in zip(found, truth, strict=True):
+        assert relative(mine, theirs) < 1e-12
+
+
+def test_a_masked_problem_has_no_tangent():
+    x, a = torch.randn(3, 3, dtype=DOUBLE), torch.tensor(2.0, dtype=DOUBLE)
+    dx, da = torch.randn(3, 3, dtype=DOUBLE), torch.tensor(-1.0, dtype=DOUBLE)
+    node = one_fails([0, 1, 0])
+
+    def solved(x, a):
+        solution = node.solve(x, a)
+        return solution.y, solution.multipliers
+
+    with pytest.warns(NumericalWarning, match="1 of 3"):
+        _, found = torch.func.jvp(solved, (x, a), (dx, da))
+    _, truth = torch.func.jvp(scaled_plane, (x, a), (dx, da))
+    for mine, theirs in zip(found, truth, strict=True):
+        assert not mine[1].any()
+        assert relative(mine[[0, 2]], theirs[[0, 2]]) < 1e-12
