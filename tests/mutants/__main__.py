@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .mutant import Mutant
-from .run import Job, run
+from .run import Job, copied, run
 from .table import AREAS
 
 
@@ -25,9 +25,10 @@ def main(words: Sequence[str]) -> int:
         return 1
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        if not _pass_without(chosen, Path(directory) / "as-it-is"):
+        copies = [copied(Path(directory) / name) for name in ("one", "two")]
+        if not _pass_without(chosen, copies):
             return 1
-        left = _survivors(chosen, Path(directory) / "mutants")
+        left = _survivors(chosen, copies)
     print(f"\n{len(chosen) - len(left)} of {len(chosen)} mutants killed in {time.monotonic() - begin:.0f} s")
     print(*(f"SURVIVES: {mutant.file}: {mutant.words}" for mutant in left), sep="\n")
     return 1 if left else 0
@@ -37,20 +38,20 @@ def _is_meant(area: str, mutant: Mutant, words: Sequence[str]) -> bool:
     return not words or any(word in f"{area} {mutant.file} {mutant.words}" for word in words)
 
 
-def _pass_without(mutants: Sequence[Mutant] | dict[Mutant, str], directory: Path) -> bool:
+def _pass_without(mutants: Iterable[Mutant], copies: Sequence[Path]) -> bool:
     """Whether all the tests pass as long as nothing is wrong: otherwise they say nothing about mutants."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     halves = [Job(tuple(half)) for half in (tests[::2], tests[1::2]) if half]
-    wrong = [line for _, outcome in run(halves, directory) for line in (*outcome.failed, outcome.trouble) if line]
+    wrong = [line for _, outcome in run(halves, copies) for line in (*outcome.failed, outcome.trouble) if line]
     if wrong:
         print("These tests fail without any mutant:", *wrong, sep="\n  ")
     return not wrong
 
 
-def _survivors(mutants: dict[Mutant, str], directory: Path) -> list[Mutant]:
+def _survivors(mutants: dict[Mutant, str], copies: Sequence[Path]) -> list[Mutant]:
     """Run them, and print a line for each as it ends."""
     left = []
-    for job, outcome in run([Job(mutant.tests, mutant) for mutant in mutants], directory):
+    for job, outcome in run([Job(mutant.tests, mutant) for mutant in mutants], copies):
         assert job.mutant is not None
         verdict = outcome.trouble or (f"killed by {outcome.failed[0]}" if outcome.failed else "SURVIVES")
         left += [] if outcome.failed and not outcome.trouble else [job.mutant]

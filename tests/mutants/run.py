@@ -10,6 +10,7 @@ import compileall
 import importlib
 import multiprocessing
 import os
+import py_compile
 import shutil
 import sys
 import time
@@ -23,9 +24,9 @@ import pytest
 
 from .mutant import ROOT, Mutant
 
-PARTS = ("declarative", "problems", "experiments", "tests")
+PARTS = ("declarative", "problems", "tests")
 WARM = ("numpy", "scipy.optimize", "torch.fx.experimental.proxy_tensor", "torch.func")
-LIMIT = 300.0  # seconds for one run; a machine may be busy
+LIMIT = 300.0  # seconds for each test that is named; a machine may be busy
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class _Running:
     deadline: float
 
 
-def run(jobs: Sequence[Job], directory: Path, at_once: int = 2) -> Iterator[tuple[Job, Outcome]]:
-    """Run all jobs, in copies of the project in a directory that belongs to this run; outcomes as they come."""
+def run(jobs: Sequence[Job], copies: Sequence[Path]) -> Iterator[tuple[Job, Outcome]]:
+    """Run all jobs, one at a time in each copy of the project; outcomes as they come."""
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.dont_write_bytecode = True  # what was compiled from a mutant must not be found by the next one
     for name in WARM:
         importlib.import_module(name)
-    free, waiting, running = [_copied(directory / str(i)) for i in range(at_once)], list(jobs), []
+    free, waiting, running = list(copies), list(jobs), []
     while waiting or running:
         while waiting and free:
             running.append(_started(waiting.pop(0), free.pop()))
@@ -75,12 +76,12 @@ def run(jobs: Sequence[Job], directory: Path, at_once: int = 2) -> Iterator[tupl
             yield one.job, _ended(one)
 
 
-def _copied(to: Path) -> Path:
+def copied(to: Path) -> Path:
     """A copy of the project, compiled so that a file is compiled anew whenever its text has changed."""
     for part in PARTS:
         shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", to)
-    compileall.compile_dir(to, quiet=1, invalidation_mode=compileall.PycInvalidationMode.CHECKED_HASH)
+    compileall.compile_dir(to, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
     return to
 
 
@@ -93,7 +94,7 @@ def _started(job: Job, copy: Path) -> _Running:
     process = forking.Process(target=_test, args=(copy, job, outbox))
     process.start()
     outbox.close()
-    return _Running(process, inbox, job, copy, time.monotonic() + LIMIT)
+    return _Running(process, inbox, job, copy, time.monotonic() + LIMIT * len(job.tests))
 
 
 def _ended(one: _Running) -> Outcome:
@@ -105,12 +106,11 @@ def _ended(one: _Running) -> Outcome:
     if one.job.mutant is not None:
         shutil.copy(ROOT / one.job.mutant.file, one.copy / one.job.mutant.file)
     if slow:
-        return Outcome((), f"no answer within {LIMIT:.0f} s")
+        return Outcome((), "no answer in time")
     try:
-        outcome: Outcome = one.inbox.recv()
+        return Outcome(*one.inbox.recv())
     except EOFError:
         return Outcome((), f"the process ended with {one.process.exitcode}")
-    return outcome
 
 
 class _Witness:
@@ -143,4 +143,4 @@ def _test(copy: Path, job: Job, outbox: Connection) -> None:
     code = pytest.main([*options, *(f"tests/{test}" for test in job.tests)], plugins=[witness])
     understood = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not witness.uncollected
     trouble = None if understood else "; ".join([f"pytest says {code.name}", *witness.uncollected])
-    outbox.send(Outcome(tuple(witness.failed), trouble))
+    outbox.send((tuple(witness.failed), trouble))  # nothing of the project's own, of which there are two copies by now
