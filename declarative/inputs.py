@@ -51,8 +51,8 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
             )
         sizes[i] = x.shape[dim]
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"input {i}: {size}" for i, size in sizes.items())
-        raise ValueError(f"the inputs have different batch sizes ({told}); in_dims says which dimension is the batch.")
+        words = ", ".join(f"input {i}: {size}" for i, size in sizes.items())
+        raise ValueError(f"the inputs have different batch sizes ({words}); in_dims says which dimension is the batch.")
     dtype = _common_dtype(xs)
     half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
     work = torch.float32 if half else dtype

@@ -34,7 +34,7 @@ from .recording import Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .structure import Structure
-from .theory.descent import DescentReport, analyse_call, inputs_that_count
+from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -78,9 +78,10 @@ class DeclarativeNode(nn.Module):
             ``"matrix-free"``: conjugate gradients on Hessian-vector products; or ``"auto"``, the default: a diagonal
             Hessian is recognised, a large one is tried without a matrix first.
         record: True is your promise that the functions are pure: for inputs of given shapes they do the same
-            operations every time. They are then traced in the first call of a shape and replayed after that, which saves
-            most of Python's overhead. Tensors that they capture are read anew in every call; Python values (numbers,
-            branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are called.
+            operations every time. They are then traced in the first call of a shape and replayed after that, which
+            saves most of Python's overhead. Tensors that they capture are read anew in every call; Python values
+            (numbers, branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are
+            called.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -281,7 +282,7 @@ class DeclarativeNode(nn.Module):
             if len(xs) < 2:
                 raise ValueError("descent needs the inputs and the incoming gradient: node.descent(x, v).")
             *xs, v = xs  # type: ignore[assignment]
-        wanted = inputs_that_count(xs)
+        wanted = differentiated_inputs(xs)
         with ordinary_mode((*xs, v)) as (*given, v):
             found = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
             with torch.no_grad():
@@ -306,7 +307,7 @@ class DeclarativeNode(nn.Module):
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
-        return inputs, call, Solution(*tensors, messages=workspace.messages)
+        return inputs, call, dataclasses.replace(Solution(*tensors), messages=workspace.messages)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""

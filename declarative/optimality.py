@@ -10,27 +10,28 @@ whatever constant is added to f. The point is a solution if
     |du_i| <= tolerance * (max(|u_i|, r_i) + e_i / 10)      for every entry i,
 
 where r_i and e_i measure what a change of u_i is in this problem: by r_i it changes one of the conditions by as much as
-the terms that cancel in it (the least such change over all conditions), and e_i = sqrt(F / H_ii) is what changes f by as
-much as its terms F. Both have the unit of u_i. Slopes and constraint values that rounding errors explain count as zero.
-There must be a minimum nearby: the matrix has as many negative eigenvalues as there are active constraints; where
-curvature vanishes, f must not fall to either side. Where there is no estimate (a derivative is not finite, the system has
-no solution) the point is not a solution.
+the terms that cancel in it (the least such change over all conditions), and e_i = sqrt(F / H_ii), at most the largest
+entry of u, is what changes f by as much as its terms F. Slopes and constraint values that rounding errors explain count
+as zero, unless rounding errors would explain anything. A second step must not lead further away than the first. There
+must be a minimum nearby: the matrix has as many negative eigenvalues as there are active constraints; where curvature
+vanishes, f must not fall to either side. Where there is no estimate (a derivative is not finite, the system has no
+solution) the point is not a solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .linear import System, or_one, times
+from .linear import or_one, times
 from .linear.dense import least_squares
 from .linear.directions import irregular
 from .problem import Batch
-from .structure import Place, Structure
+from .structure import General, Place, Structure
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
@@ -85,11 +86,13 @@ class Assessment:
 
     def put(self, rows: Tensor, part: Assessment) -> Assessment:
         """The same with the problems at these indices replaced."""
-        pairs = ((x, getattr(part, name)) for name, x in vars(self).items())
-        return Assessment(*(None if x is None or y is None else x.index_copy(0, rows, y) for x, y in pairs))
+        pairs = [(x, getattr(part, name)) for name, x in vars(self).items()]
+        merged: list[Any] = [None if x is None or y is None else x.index_copy(0, rows, y) for x, y in pairs]
+        return Assessment(*merged)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Assessment:
-        return Assessment(*(None if x is None else function(x) for x in vars(self).values()))
+        changed: list[Any] = [None if x is None else function(x) for x in vars(self).values()]
+        return Assessment(*changed)
 
 
 def assess(
@@ -172,27 +175,11 @@ def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, f
     return step.nan_to_num(torch.inf)
 
 
-class Curved(Protocol):
-    """A system that can say how large its entries are; see :class:`declarative.linear.DenseSystem`."""
-
-    def magnitude(self, z: Tensor) -> Tensor:
-        """|H| |z|, (batch, m)."""
-
-    def least_change(self, size: Tensor) -> Tensor:
-        """The smallest change of each unknown that changes an entry of H u by its size, (batch, m)."""
-
-    def diagonal_entries(self) -> Tensor:
-        """The diagonal of H, (batch, m)."""
-
-    def with_active(self, active: Tensor) -> System:
-        """The same with other active constraints."""
-
-
 @dataclass(frozen=True)
 class _Terms:
     """The conditions at a batch of points, and the sizes of what is summed up in each of them."""
 
-    system: Any  # Curved
+    system: General
     u: Tensor
     gradient: Tensor  # of f, (batch, m)
     values: Tensor  # c, (batch, k)
@@ -220,7 +207,7 @@ class _Terms:
     def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Which constraints hold with equality: multipliers, active, weak.
 
-        Without a constraint u would move by about multiplier * A_i / H_ii. If that is further than its slack, it is active.
+        Without a constraint u would move by about multiplier * A_i / H_ii: if further than its slack, it is active.
         """
         if self.equality.all():
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
@@ -266,7 +253,7 @@ class _Terms:
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f by as much as its terms F; not more than u has at all."""
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|."""
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
         scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()

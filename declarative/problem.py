@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .torchside import slow_is_fine
+from .torchside import without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -191,7 +191,7 @@ class Batch:
         mapped = torch.vmap(function, in_dims=in_dims)
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
-            with slow_is_fine():
+            with without_vmap_warnings():
                 return mapped(*rows, *batch.xs)
 
         return self.evaluate(function.__name__, evaluated, *rows)
@@ -333,7 +333,7 @@ class Batch:
         places = tuple(4 + i for i in wanted)
         gradient = torch.func.grad(self._paired, argnums=places)
         in_dims = (*(None if row is None else 0 for row in (u, multipliers, z, s)), *self.in_dims)
-        with slow_is_fine():
+        with without_vmap_warnings():
             grads: tuple[Tensor, ...] = torch.vmap(gradient, in_dims=in_dims)(u, multipliers, z, s, *self.xs)
         return grads
 

@@ -59,9 +59,9 @@ def explain(
             "was called with, and u, which comes last."
         )
     *inputs, u = shapes
-    told = ", ".join(map(str, inputs))
+    words = ", ".join(map(str, inputs))
     where = (
-        f"This happened in {name}(*xs, u), called under torch.vmap for one problem with inputs of shape {told} and u "
+        f"This happened in {name}(*xs, u), called under torch.vmap for one problem with inputs of shape {words} and u "
         f"of shape {u}."
     )
     remedies = (remedy for pattern, remedy in KINDS.items() if re.search(pattern, str(error)))
@@ -128,13 +128,17 @@ def captured_message(name: str, function: Function, tensors: Sequence[Tensor]) -
     """That a gradient would be lost, whose, and how to pass it."""
     found = _captured(name, function, tensors)
     modules = list(dict.fromkeys(one.module for one in found if one.module))
-    told = f" ({', '.join(one.path for one in found)})" if found else ""
+    words = f" ({', '.join(one.path for one in found)})" if found else ""
     frozen = " and ".join(f"{module}.requires_grad_(False)" for module in modules)
     if len(found) > 1:
-        lost = f"{name} reaches tensors that require a gradient other than through its arguments{told}; their gradients"
+        lost = (
+            f"{name} reaches tensors that require a gradient other than through its arguments{words}; their gradients"
+        )
         new, constant = "them arguments", f"they are constants, {frozen or '.detach() them'}"
     else:
-        lost = f"{name} reaches a tensor that requires a gradient other than through its arguments{told}; that gradient"
+        lost = (
+            f"{name} reaches a tensor that requires a gradient other than through its arguments{words}; that gradient"
+        )
         new, constant = "it an argument", f"it is a constant, {frozen or '.detach() it'}"
     simple = len(found) <= SPELLED and all(one.key.isidentifier() for one in found if one.module)
     remedy = _spelled(name, found or [Captured("w")], modules) if simple else _summed_up(name, found, modules)

@@ -112,7 +112,8 @@ class Solution:
 
     def take(self, rows: Tensor) -> Solution:
         """The problems at these positions."""
-        return replace(self, **{name: x[rows] for name, x in vars(self).items() if isinstance(x, Tensor) and x.numel()})
+        taken: dict[str, Any] = {name: x[rows] for name, x in vars(self).items() if isinstance(x, Tensor) and len(x)}
+        return replace(self, **taken)
 
     @property
     def status(self) -> list[Status]:

@@ -17,6 +17,7 @@ from .linear.directions import unforeseeable
 from .problem import Batch, Expansion
 from .torchside import value_is_hidden
 
+General = DenseSystem | DiagonalSystem | MatrixFreeSystem  # the systems of no problem in particular
 Kind = Literal["full", "curvature", "objective"]
 Structure = Literal["auto", "dense", "diagonal", "matrix-free"]
 LARGE = 2000  # variables, from which a dense Hessian is the last resort
@@ -50,25 +51,30 @@ class Place:
 
     def system(self, kind: Kind = "full") -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
+        if kind == "full":
+            return self.full()
         multipliers = None if kind == "objective" else self.multipliers
         diagonal = self._diagonal(multipliers)
         if diagonal is not None:
-            if kind != "full":
-                return DiagonalHessianSystem(diagonal)
+            return DiagonalHessianSystem(diagonal)
+        return HessianSystem(self.batch.hessian(self.u, multipliers))
+
+    def full(self) -> General:
+        """The system of H and A."""
+        diagonal = self._diagonal(self.multipliers)
+        if diagonal is not None:
             return DiagonalSystem(diagonal, self.rows(), self.active)
-        if kind != "full":
-            return HessianSystem(self.batch.hessian(self.u, multipliers))
         large = self.structure == "matrix-free" or (self.structure == "auto" and self.batch.m > LARGE)
         return self._matrix_free() if large and self._is_plain() else self.dense()
 
-    def expanded(self) -> tuple[System, Expansion]:
+    def expanded(self) -> tuple[General, Expansion]:
         """The full system, and the values and first derivatives that go with it."""
         if self.batch.m < WORTH or self.structure == "dense":
             here = self.batch.expand(self.u, self.multipliers)
             return DenseSystem(here.curvature, here.jacobian, self.active), here
         objective, gradient, values, jacobian = self.batch.slopes(self.u, self.multipliers)
         here = Expansion(objective, gradient, values, jacobian, gradient.new_zeros(0))
-        return dataclasses.replace(self, jacobian=jacobian).system(), here
+        return dataclasses.replace(self, jacobian=jacobian).full(), here
 
     def dense(self) -> DenseSystem:
         """The full system with its matrices assembled."""
@@ -100,7 +106,7 @@ class Place:
             return None
         return diagonal
 
-    def _matrix_free(self) -> System:
+    def _matrix_free(self) -> MatrixFreeSystem:
         def curvature(z: Tensor) -> Tensor:
             return self.batch.product(self.u, self.multipliers, z, torch.zeros_like(self.multipliers))
 

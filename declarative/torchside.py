@@ -26,7 +26,7 @@ MAPPED = torch._C._dispatch_key_parse("Batched")
 
 
 @contextmanager
-def slow_is_fine() -> Iterator[None]:
+def without_vmap_warnings() -> Iterator[None]:
     """Without vmap's warnings of operations that it has no fast rule for, which the user cannot do much about."""
     enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
     enable(False)

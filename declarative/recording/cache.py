@@ -2,9 +2,9 @@
 
 ``record=True`` is the user's promise that the functions are pure: for given shapes they do the same operations every
 time. They are traced in the first call of a shape, twice, and the two traces must be the same. After that they are not
-called again: captured tensors are read anew in every call, numbers and branches are frozen. A kind of derivative that is
-needed later is traced later, and only if the functions still do what was recorded, so that forward and backward of a
-call never mix two versions of a function.
+called again: captured tensors are read anew in every call, numbers and branches are frozen. A kind of derivative that
+is needed later is traced later, and only if the functions still do what was recorded, so that forward and backward of
+a call never mix two versions of a function.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are for
 Functions = Callable[
     [], tuple[Callable[..., Any], Sequence[Tensor]]
 ]  # those of the user, and an example for one problem
+
+
+DIFFERENT = (
+    "the functions do not do the same operations every time (a counter, a number that has changed, another captured "
+    "tensor): what is recorded must be a pure function of its arguments. Pass what changes as an input, or use "
+    "record=False."
+)
+CHANGED = (
+    "the functions have changed since they were recorded, so that their derivatives would not fit: numbers, branches "
+    "and names are frozen by record=True. Pass what changes as an input, make a new node, or use record=False."
+)
 
 
 class Recordings:
@@ -62,15 +73,7 @@ class Recordings:
         now = trace(function, example)
         first = self._functions.get(key)
         if not now.same_as(first or trace(function, example)):
-            raise RecordingError(
-                "the functions do not do the same operations every time (a counter, a number that has changed, another "
-                "captured tensor): what is recorded must be a pure function of its arguments. Pass what changes as an "
-                "input, or use record=False."
-                if first is None
-                else "the functions have changed since they were recorded, so that their derivatives would not fit: numbers, "
-                "branches and names are frozen by record=True. Pass what changes as an input, make a new node, or use "
-                "record=False."
-            )
+            raise RecordingError(DIFFERENT if first is None else CHANGED)
         if first is None:
             _bounded(self._functions)[key] = now
 

@@ -1,12 +1,10 @@
 """Smaller graphs: what autodiff of a mapped function writes, without what does not depend on the inputs.
 
-Autodiff of a mapped function multiplies by ones and by identity matrices, repeats itself, and spreads a matrix over all
-the vectors that it multiplies. None of that depends on the inputs, so it is removed once:
+Autodiff of a mapped function multiplies by ones and by identity matrices, and repeats itself. None of that depends on
+the inputs, so it is removed once:
 
 - what depends on no input is computed once (constants), and what is computed twice is computed once;
 - products with one and with multiples of the identity matrix are dropped;
-- a matrix that was copied for each of many vectors is multiplied with all of them at once;
-- diagonal matrices are kept as their diagonals until they meet one that is not;
 - a result that nobody else needs is overwritten by the next one.
 
 Outputs own their memory: none is an input, a captured tensor, a constant, or a part of another output.
@@ -74,8 +72,8 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
         called, replayed = (pytree.tree_leaves(result) for result in (function(*nearby), graph(nearby)))
     if not all(_same(x, y) for x, y in zip(called, replayed, strict=True)):
         raise RecordingError(
-            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python number "
-            "that is computed from a tensor? Use record=False."
+            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python "
+            "number that is computed from a tensor? Use record=False."
         )
     return graph
 
@@ -109,7 +107,6 @@ class _Simplifier:
         self.graph = module.graph
         self.values: dict[fx.Node, Any] = {}
         self.constant: set[fx.Node] = set()
-        self.diagonal: dict[fx.Node, fx.Node] = {}  # (batch, m, m) to its diagonal, (batch, m), if that is all of it
         self.seen: dict[Any, fx.Node] = {}
         self.inputs = iter(inputs)
         self.count = 0
@@ -158,20 +155,13 @@ class _Simplifier:
         self.values[node] = value
         if self._fold(node, value):
             return
-        if value_is_matrix(value):
-            self._note_diagonal(node)
         rewrites = (
             self._without_unit,
-            self._by_number,
             self._without_identity,
-            self._product_at_once,
-            self._plus_diagonal,
         )
         for rewrite in rewrites:
             other = rewrite(node)
             if other is not None:
-                if node in self.diagonal:
-                    self.diagonal[other] = self.diagonal[node]
                 node.replace_all_uses_with(other)
                 self.graph.erase_node(node)
                 return
@@ -284,35 +274,6 @@ class _Simplifier:
                 return _args(node)[0]
         return None
 
-    def _by_number(self, node: fx.Node) -> fx.Node | None:
-        """A product with a constant that has one value everywhere, and one with two numbers in a row."""
-        if node.target is aten.mul.Tensor and all(isinstance(x, fx.Node) for x in _args(node)):
-            for place in (0, 1):
-                x, number = _args(node)[1 - place], self._number(_args(node)[place])
-                same = self.values[x].dtype == self.values[node].dtype and self.values[node].is_floating_point()
-                if number is not None and same:
-                    product = self._add(node, aten.mul.Scalar, x, number)
-                    return self._expanded(self._merged(product), node)
-            return None
-        return self._merged(node, None) if node.target is aten.mul.Scalar else None
-
-    def _number(self, node: fx.Node) -> float | None:
-        x = self.values[node]
-        if node not in self.constant or not x.numel() or not x.is_floating_point():
-            return None
-        first = x[(0,) * x.dim()]
-        return float(first) if bool((x == first).all()) else None
-
-    def _merged(self, node: fx.Node, otherwise: Any = ...) -> Any:
-        """(x * a) * b as x * (a b), or x if that is 1."""
-        x, number = _args(node)
-        if isinstance(x, fx.Node) and x.target is aten.mul.Scalar and len(x.users) <= 1:
-            number = number * _args(x)[1]
-            if number == 1 and self.values[_args(x)[0]].dtype == self.values[node].dtype:
-                return _args(x)[0]
-            return self._add(node, aten.mul.Scalar, _args(x)[0], number)
-        return node if otherwise is ... else otherwise
-
     def _is_one(self, argument: Any) -> bool:
         if isinstance(argument, fx.Node):
             return argument in self.constant and bool((self.values[argument] == 1).all())
@@ -350,137 +311,6 @@ class _Simplifier:
         copies: Tensor = (multiple * right).repeat(len(blocks), 1)
         return copies
 
-    # Diagonal matrices: noted, and used where one is added to another matrix.
-
-    def _note_diagonal(self, node: fx.Node) -> None:
-        """Note the diagonal of a result that is known to be diagonal by where it comes from."""
-        shape = self.values[node].shape
-        if node.target is aten.mul.Tensor:
-            for place in (0, 1):
-                matrix, other = _args(node)[place], _args(node)[1 - place]
-                if not isinstance(matrix, fx.Node) or not isinstance(other, fx.Node):
-                    continue
-                factor = self.values[other]
-                if factor.dim() != 3 or factor.shape[1] != 1 or factor.shape[0] != shape[0]:
-                    continue
-                row = self._add(node, aten.select.int, other, 1, 0)  # (batch, m or 1)
-                own = self._diagonal_of(matrix, node)
-                if own is not None:
-                    self.diagonal[node] = self._add(node, aten.mul.Tensor, own, row)
-                    return
-        elif node.target is aten.mul.Scalar and _args(node)[0] in self.diagonal:
-            self.diagonal[node] = self._add(node, aten.mul.Scalar, self.diagonal[_args(node)[0]], _args(node)[1])
-        elif node.target is aten.neg.default and _args(node)[0] in self.diagonal:
-            self.diagonal[node] = self._add(node, aten.neg.default, self.diagonal[_args(node)[0]])
-        elif node.target in (aten.view.default, aten._unsafe_view.default) and _args(node)[0] in self.diagonal:
-            if self.values[_args(node)[0]].shape == shape:
-                self.diagonal[node] = self.diagonal[_args(node)[0]]
-        elif node.target is aten.add.Tensor and not node.kwargs and self._batch_of_any(node) == shape[0]:
-            parts = [self._diagonal_of(x, node) if isinstance(x, fx.Node) else None for x in _args(node)]
-            if None not in parts and any(x in self.diagonal for x in _args(node)):
-                self.diagonal[node] = self._add(node, aten.add.Tensor, *parts)
-
-    def _batch_of_any(self, node: fx.Node) -> int:
-        known = [self.values[self.diagonal[x]].shape[0] for x in _args(node) if x in self.diagonal]
-        return max(known, default=0)
-
-    def _diagonal_of(self, node: fx.Node, before: fx.Node) -> fx.Node | None:
-        """The diagonal of a matrix that is noted, or of a constant multiple of the identity, to be broadcast."""
-        if node in self.diagonal:
-            return self.diagonal[node]
-        if self.values[node].dim() not in (2, 3) or self.values[node].shape[-1] != self.values[before].shape[-1]:
-            return None
-        multiple = self._multiple_of_identity(node)
-        if multiple is None:
-            return None
-        x = self.values[node]
-        return self._constant(x.new_full((1, x.shape[-1]), multiple), before)
-
-    def _plus_diagonal(self, node: fx.Node) -> fx.Node | None:
-        """A sum of a diagonal matrix and one that is not: a copy with another diagonal."""
-        if node.target is not aten.add.Tensor or node.kwargs or node in self.diagonal:
-            return None
-        for place in (0, 1):
-            x, other = _args(node)[place], _args(node)[1 - place]
-            if x in self.diagonal and isinstance(other, fx.Node) and self.values[other].shape[-1] > 1:
-                return self._add(node, plus_diagonal, self._expanded(other, node), self.diagonal[x])
-        return None
-
-    def _product_at_once(self, node: fx.Node) -> fx.Node | None:
-        """Products of single vectors with a matrix that was copied for each of them: one product with all of them."""
-        if node.target is not aten.bmm.default:
-            return None
-        left, right = (self._before_copies(argument) for argument in _args(node))
-        if left is None or right is None:
-            return None
-        (x, spread_x), (y, spread_y) = left, right
-        a, b = self.values[x].shape[:2], self.values[y].shape[:2]
-        rows, columns = self.values[_args(node)[0]].shape[-2], self.values[_args(node)[1]].shape[-1]
-        for dim in (0, 1):
-            if rows == 1 and b[dim] == 1 and spread_y[dim] > 1:  # y is copied along dim: its vectors become rows
-                return self._as_rows(node, x, y, spread_x, dim)
-            if columns == 1 and a[dim] == 1 and spread_x[dim] > 1:
-                return self._as_columns(node, x, y, spread_x, dim)
-        return None
-
-    def _before_copies(self, node: Any) -> tuple[fx.Node, tuple[int, int]] | None:
-        """From reshape(copy(expand(x, (a, b, i, j))), (a b, i, j)) back to x, with 4 dimensions, and (a, b)."""
-        views = (aten._unsafe_view.default, aten.view.default, aten.reshape.default)
-        if node.target not in views:
-            return None
-        inner = _args(node)[0]
-        if inner.op == "call_function" and inner.target is aten.clone.default:
-            inner = _args(inner)[0]
-        shape = self.values[inner].shape
-        if len(shape) != 4 or self.values[node].shape != (shape[0] * shape[1], *shape[2:]):
-            return None
-        while inner.op == "call_function" and (
-            inner.target is aten.expand.default
-            or (inner.target in VIEWS and self.values[inner].shape == self.values[_args(inner)[0]].shape)
-        ):
-            inner = _args(inner)[0]
-        x = self.values[inner]
-        if x.dim() < 4:
-            with_ones = [1] * (4 - x.dim()) + list(x.shape)
-            for _ in range(4 - x.dim()):
-                inner = self._add(node, aten.unsqueeze.default, inner, 0)
-            assert list(self.values[inner].shape) == with_ones
-        return inner, (shape[0], shape[1])
-
-    def _as_rows(self, node: fx.Node, x: fx.Node, y: fx.Node, spread: tuple[int, int], dim: int) -> fx.Node:
-        """x (a, b, 1, n) and y (a, b, n, k), y the same along dim: (other, dim, n) @ (other, n, k)."""
-        wide = self._add(node, aten.expand.default, x, [*spread, *self.values[x].shape[2:]])
-        vectors = self._add(node, aten.select.int, wide, 2, 0)  # (a, b, n)
-        if dim == 0:
-            vectors = self._add(node, aten.transpose.int, vectors, 0, 1)
-        product = self._add(node, aten.bmm.default, *self._operands(node, vectors, y, dim, spread))
-        return self._restored(node, product, dim)
-
-    def _as_columns(self, node: fx.Node, x: fx.Node, y: fx.Node, spread: tuple[int, int], dim: int) -> fx.Node:
-        """x (a, b, i, n), the same along dim, and y (a, b, n, 1): the transposed problem."""
-        turned = self._add(node, aten.transpose.int, x, 2, 3)
-        wide = self._add(node, aten.expand.default, y, [*spread, *self.values[y].shape[2:]])
-        vectors = self._add(node, aten.select.int, wide, 3, 0)  # (a, b, n)
-        if dim == 0:
-            vectors = self._add(node, aten.transpose.int, vectors, 0, 1)
-        product = self._add(node, aten.bmm.default, *self._operands(node, vectors, turned, dim, spread))
-        return self._restored(node, product, dim)
-
-    def _operands(
-        self, node: fx.Node, vectors: fx.Node, y: fx.Node, dim: int, spread: tuple[int, int]
-    ) -> tuple[fx.Node, fx.Node]:
-        matrix = self._add(node, aten.select.int, y, dim, 0)  # (other or 1, n, k)
-        other = spread[1 - dim]
-        if self.values[matrix].shape[0] != other:
-            matrix = self._add(node, aten.expand.default, matrix, [other, *self.values[matrix].shape[1:]])
-        return vectors, matrix
-
-    def _restored(self, node: fx.Node, product: fx.Node, dim: int) -> fx.Node:
-        """(other, dim, k) as the (a b, 1, k) or (a b, k, 1) that the product was."""
-        if dim == 0:
-            product = self._add(node, aten.transpose.int, product, 0, 1)
-        return self._add(node, aten.reshape.default, product, list(self.values[node].shape))
-
 
 def own_copy(x: Tensor) -> Tensor:
     """A copy in memory of its own, each entry once."""
@@ -491,22 +321,6 @@ def _memory(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
-    """A batch of matrices plus diag(d)."""
-    return plus_diagonal_(matrix.clone(memory_format=torch.contiguous_format), diagonal)
-
-
-def plus_diagonal_(matrix: Tensor, diagonal: Tensor) -> Tensor:
-    """The same in place."""
-    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
-    return matrix
-
-
-def value_is_matrix(value: Any) -> bool:
-    """Whether it is a batch of square matrices."""
-    return isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == value.shape[-2] > 1
-
-
 CONSTANT = "constant"
 IN_PLACE: dict[Any, Any] = {
     aten.mul.Tensor: aten.mul_.Tensor,
@@ -515,7 +329,6 @@ IN_PLACE: dict[Any, Any] = {
     aten.sub.Tensor: aten.sub_.Tensor,
     aten.div.Tensor: aten.div_.Tensor,
     aten.neg.default: aten.neg_.default,
-    plus_diagonal: plus_diagonal_,
 }
 FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)

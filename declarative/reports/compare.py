@@ -19,7 +19,7 @@ from ..problem import Batch, flat
 from ..solution import Solution
 from ..table import as_html, as_text
 from ..theory.assumptions import LARGE
-from ..theory.descent import inputs_that_count
+from ..theory.descent import differentiated_inputs
 from ..theory.propositions import cosine
 from ..torchside import ordinary_mode
 
@@ -158,8 +158,8 @@ class ComparisonReport:
         if not self.gradients:
             return "The solutions agree; the reference is not differentiable, so that gradients were not compared."
         names = [difference.name for difference in self.gradients.values() if not difference.within(self.tolerance)]
-        told = f"The solutions agree, but not the {', '.join(names)} (beyond {self.tolerance:.0e})"
-        return f"{told}: check(node, x) compares the exact gradient with finite differences."
+        words = f"The solutions agree, but not the {', '.join(names)} (beyond {self.tolerance:.0e})"
+        return f"{words}: check(node, x) compares the exact gradient with finite differences."
 
     def _better(self) -> str:
         """Judged by the optimality conditions, and where those are not known by the constraints."""
@@ -261,7 +261,7 @@ def compare(
     for i, x in enumerate(xs):
         if x is not None:
             check_tensor(f"input {i}", x)
-    wanted = inputs_that_count(xs)  # type: ignore[arg-type]
+    wanted = differentiated_inputs(xs)  # type: ignore[arg-type]
     with ordinary_mode(tuple(given)) as plain, torch.enable_grad():
         tensors = iter(x.detach() for x in plain)
         leaves = [None if x is None else next(tensors) for x in xs]

@@ -17,7 +17,7 @@ from ..errors import NumericalWarning
 from ..gradients import RULES, Rule
 from ..linear.directions import irregular
 from ..node import DeclarativeNode
-from ..theory.descent import inputs_that_count
+from ..theory.descent import differentiated_inputs
 from ..torchside import ordinary_mode
 from .check import check
 from .compare import Difference, batch_dims, compare, gradient_floor
@@ -77,7 +77,7 @@ def conformance(node: DeclarativeNode, *xs: Tensor | None, twin: DeclarativeNode
         raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
     if twin is not None and not isinstance(twin, DeclarativeNode):
         raise TypeError(f"twin must be a DeclarativeNode or a ready-made layer, but is {type(twin).__name__}.")
-    wanted = inputs_that_count(xs)  # type: ignore[arg-type]
+    wanted = differentiated_inputs(xs)  # type: ignore[arg-type]
     tensors = tuple(x for x in xs if isinstance(x, Tensor))
     with ordinary_mode(tensors) as plain, torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # what they say has a line of its own
@@ -90,8 +90,8 @@ def _lines(node: DeclarativeNode, xs: Given, wanted: list[int], twin: Declarativ
     solved = check(node, *xs)  # type: ignore[arg-type]
     failed = [line for line in solved.lines if line.grade is Grade.FAIL]
     advice = " ".join(line.advice for line in failed).strip()
-    told = "; ".join(f"{line.name}: {line.value}" for line in failed) or f"all {len(solved.lines)} lines"
-    yield Line("check(node, *xs)", told, Grade.FAIL if failed else Grade.PASS, advice)
+    words = "; ".join(f"{line.name}: {line.value}" for line in failed) or f"all {len(solved.lines)} lines"
+    yield Line("check(node, *xs)", words, Grade.FAIL if failed else Grade.PASS, advice)
     if any(line.name in ("callables", "captured parameters", "solved") for line in failed):
         return  # there is nothing to differentiate
     for name, test in _tests(_Case(node, xs, wanted), twin).items():
@@ -281,8 +281,8 @@ def _judge(differences: Sequence[Difference], tolerance: float = SAME) -> Found:
         return Grade.SKIP, "not tested: the twin has no gradient"
     worst = max(difference.relative.nan_to_num(torch.inf).max().item() for difference in differences)
     good = all(difference.within(tolerance) for difference in differences)
-    told = f"{worst:.1e}" if worst >= NONE else f"below {NONE:.0e}"
-    return Grade.PASS if good else Grade.FAIL, f"relative difference {told}, tolerance {tolerance:.0e}"
+    words = f"{worst:.1e}" if worst >= NONE else f"below {NONE:.0e}"
+    return Grade.PASS if good else Grade.FAIL, f"relative difference {words}, tolerance {tolerance:.0e}"
 
 
 def _random(like: Tensor, seed: int = 0) -> Tensor:

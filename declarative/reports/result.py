@@ -34,8 +34,8 @@ class Line:
     def describe(self, width: int = WIDTH) -> str:
         """The line for a terminal, with this width for the name; the advice goes below it."""
         indent = " " * (width + 8)
-        told = f"{self.grade.value}  {self.name:<{width}}  {self.value}"
-        parts = [told, f"{indent}-> {self.advice}"] if self.advice else [told]
+        words = f"{self.grade.value}  {self.name:<{width}}  {self.value}"
+        parts = [words, f"{indent}-> {self.advice}"] if self.advice else [words]
         return "\n".join(textwrap.fill(part, 120, subsequent_indent=indent) for part in parts)
 
 

@@ -75,7 +75,7 @@ class _Violation:
 
     @classmethod
     def of(cls, batch: Batch, start: Tensor) -> _Violation:
-        problem = dataclasses.replace(batch.problem, objective=_nothing)  # so that L = -w'c
+        problem = dataclasses.replace(batch.problem, objective=_zero)  # so that L = -w'c
         return cls(
             dataclasses.replace(batch, problem=problem, evaluator=None),
             or_one(torch.linalg.vector_norm(batch.jacobian(start), dim=-1)),
@@ -132,5 +132,5 @@ def _is_convex(hessian: Tensor) -> Tensor:
     return convex
 
 
-def _nothing(*arguments: Tensor) -> Tensor:
+def _zero(*arguments: Tensor) -> Tensor:
     return 0.0 * arguments[-1].sum()

@@ -9,8 +9,8 @@ point: g(u) + s = 0 with slacks s > 0 and s_i y_i = barrier -> 0. With L = f + y
 
 where d >= 0 is the least regularisation (D: the size of H's diagonal) that makes the Hessian positive definite on the
 directions that the equalities leave free, so that the method looks for minima. A step is accepted if a filter of
-(violation, objective) says that it makes progress, after a second-order correction where that helps; where no step along
-the direction is accepted, feasibility is restored by a damped Gauss-Newton method first.
+(violation, objective) says that it makes progress, after a second-order correction where that helps; where no step
+along the direction is accepted, feasibility is restored by a damped Gauss-Newton method first.
 
 Nearly always an iteration is :func:`_iteration`, which decides nothing by values; what does not go as hoped goes the
 careful way.
@@ -35,7 +35,7 @@ from .compaction import compacted
 from .newton_step import (
     FILTER,
     Factors,
-    Kept,
+    KktFactors,
     Model,
     Rows,
     Scales,
@@ -125,8 +125,8 @@ class Newton(Solver):
 
 def _iteration(
     batch: Batch, scales: Scales, state: State, tolerances: tuple[float, float, float]
-) -> tuple[Model, State, Factors, Step, State, Tensor]:
-    """An iteration as it should be: the model, the factors, the step, where it leads, and what there is to say about it.
+) -> tuple[Model, State, Factors, State, Tensor]:
+    """An iteration as it should be: the model, the factors, the step, where it leads, and what is to be said of it.
 
     The last result has the columns finite, solved, factored, accepted.
     """
@@ -149,7 +149,7 @@ def _iteration(
         & (nearness(model, step, state.u, scales.start) <= NEAR)
     )
     flags = torch.stack([model.finite(), solved, factors.good & factors.independent, good], -1)
-    return model, state, factors, step, trial, flags
+    return model, state, factors, trial, flags
 
 
 @dataclass(frozen=True)
@@ -183,10 +183,10 @@ class _Loop:
 
     def advance(self, iteration: int) -> bool:
         """One iteration; whether that was the last one."""
-        model, state, factors, step, trial, flags = self._iterate()
+        model, state, factors, trial, flags = self._iterate()
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        ended = self._end(iteration, model, state, factors, finite, solved, factored)
+        ended = self._end(iteration, state, factors, finite, solved, factored)
         if ended:
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
@@ -200,9 +200,8 @@ class _Loop:
         self._compact()
         return False
 
-    def _iterate(self) -> tuple[Model, State, Factors, Step, State, Tensor]:
+    def _iterate(self) -> tuple[Model, State, Factors, State, Tensor]:
         """:func:`_iteration`, called or replayed."""
-        kinds = (Scales, State)
         names = [list(vars(x)) for x in (self.scales, self.state)]
 
         def iteration(batch: Batch, u: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
@@ -214,17 +213,15 @@ class _Loop:
 
         rows = [*vars(self.state).values(), *vars(self.scales).values()]
         found = iter(self.batch.evaluate(("newton", self.tolerances), iteration, *rows))
-        del kinds
         results = [
             kind(**{entry.name: next(found) for entry in dataclasses.fields(kind)})
-            for kind in (Model, State, Factors, Step, State)
+            for kind in (Model, State, Factors, State)
         ]
-        return *results, next(found)  # type: ignore[return-value]
+        return *results, next(found)
 
     def _end(
         self,
         iteration: int,
-        model: Model,
         state: State,
         factors: Factors,
         finite: Tensor,
@@ -274,10 +271,10 @@ class _Loop:
             codes=record.code,
             iterations=record.iterations,
             messages=("Newton",) * self.whole.size,
-            factors=self._kept(record),
+            factors=self._kkt_factors(),
         )
 
-    def _kept(self, record: _Record) -> Kept | None:
+    def _kkt_factors(self) -> KktFactors | None:
         """The last factors, for the backward pass, if they are those of the optimality conditions as they stand."""
         factors = self.factors
         if factors is None or self.whole.q or bool((self.done.shift > 0).any() | ~factors.good.all()):
@@ -285,7 +282,7 @@ class _Loop:
         if not bool(factors.independent.all()):
             return None
         scales = self.all_scales
-        return Kept(factors.whole, factors.half, factors.small, factors.weight, scales.objective, scales.rows)
+        return KktFactors(factors.whole, factors.half, factors.small, factors.weight, scales.objective, scales.rows)
 
     # The careful way, for the whole batch, so that few shapes occur; where things went as hoped it changes nothing.
 
@@ -468,7 +465,7 @@ def _finite_model(model: Model) -> Model:
 
 
 def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Factors, Tensor]:
-    """The least regularisation, by powers, with which the step leads towards a minimum; the factors; which are damped."""
+    """The least regularisation, by powers, with which a step leads towards a minimum; the factors; which are damped."""
     rows = model.jacobian[:, : model.p]
     size = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1)).clamp(min=1e-8)
     unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8) if model.p else torch.zeros_like(size)

@@ -1,8 +1,8 @@
 """One step of the batched Newton method: everything that happens if all goes well, without a decision by value.
 
 Notation, here and in ``newton.py``: L = f + y' c with c = [h; g], slacks s > 0 for the inequalities, so that the
-constraint residual is [h; g + s] and the multipliers y_g of inequalities are positive. Everything is in scaled units, in
-which the gradients of objective and constraints have size 1 at the start.
+constraint residual is [h; g + s] and the multipliers y_g of inequalities are positive. Everything is in scaled units,
+in which the gradients of objective and constraints have size 1 at the start.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Factors(Rows):
 
 
 @dataclass(frozen=True)
-class Kept(Rows):
+class KktFactors(Rows):
     """The last factors of a problem without inequalities: those of its KKT matrix, in scaled units."""
 
     whole: Tensor

@@ -1,7 +1,7 @@
 """Newton steps on the optimality conditions, from a point that is nearly a solution.
 
-The accuracy of a solution bounds the accuracy of its gradient, so a solver that stops early is finished here: the verdict
-on a point is a Newton step, which is taken for as long as the points get better.
+The accuracy of a solution bounds the accuracy of its gradient, so a solver that stops early is finished here: the
+verdict on a point is a Newton step, which is taken for as long as the points get better.
 """
 
 from __future__ import annotations

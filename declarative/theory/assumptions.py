@@ -36,7 +36,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Assumptions:
     """The matrices of the theory and the assumptions that hold, one entry per problem.
 
     Attributes:
@@ -61,7 +61,7 @@ class Setting:
     rank: Tensor
 
     @classmethod
-    def of(cls, point: Point, wanted: Sequence[int]) -> Setting:
+    def of(cls, point: Point, wanted: Sequence[int]) -> Assumptions:
         """Test the assumptions by random vectors: an identity that holds for one of them holds almost surely."""
         batch, u = point.batch, point.u
         if batch.m > LARGE:
@@ -83,7 +83,7 @@ class Setting:
         )
 
     @classmethod
-    def _untested(cls, point: Point) -> Setting:
+    def _untested(cls, point: Point) -> Assumptions:
         """Problems with too many variables: no matrix is formed."""
         size, unknown = point.batch.size, torch.zeros_like(point.active[:, :0]).any(-1)
         matrix = point.u.new_zeros(size, 0, 0)
@@ -112,20 +112,20 @@ class Setting:
 
     @property
     def worst_case_bounds(self) -> tuple[Tensor, Tensor]:
-        """Of Proposition 2.2; NaN where H is not definite, no constraint is active or the setting is another one."""
+        """Of Proposition 2.2; NaN where H is not definite, no constraint is active or others are assumed."""
         if not self.computed:
-            return self._nothing(), self._nothing()
+            return self._not_applicable(), self._not_applicable()
         lower, upper = worst_case_bounds(self.hessian)
         valid = self.applies & (self.rank > 0) & ~upper.isnan()
         return torch.where(valid, lower, torch.nan), torch.where(valid, upper, torch.nan)
 
-    def _nothing(self) -> Tensor:
+    def _not_applicable(self) -> Tensor:
         return torch.full_like(self.scale, torch.nan)
 
     def predict(self, name: str) -> Prediction:
         """What the theory says about the rule of this name."""
         if not self.computed or not self.applies.any():
-            nothing = self._nothing()
+            nothing = self._not_applicable()
             return Prediction(nothing, nothing, torch.zeros_like(self.linear), f"theory does not apply: {self._why()}")
         predict = {"unconstrained": self._unconstrained, "curvature": self._curvature, "identity": self._identity}
         found = predict[name]()
@@ -189,22 +189,24 @@ class Setting:
         text = "descends for every v at a strict minimum"
         if not always.all():
             text = f"{int((~always).sum())} of {len(always)} solutions are no strict minima, no guarantee"
-        return Prediction(expectation, self._nothing(), always, text)
+        return Prediction(expectation, self._not_applicable(), always, text)
 
     def _exact(self) -> Prediction:
         expectation = torch.full_like(self.scale, float(self.variables))
-        return Prediction(expectation, self._nothing(), torch.ones_like(self.linear), "no constraint is active, exact")
+        return Prediction(
+            expectation, self._not_applicable(), torch.ones_like(self.linear), "no constraint is active, exact"
+        )
 
     def cost(self, name: str) -> str:
         """What a rule factorises."""
         m, k = self.variables, self.jacobian.shape[-2]
-        told = {
+        words = {
             "exact": f"H ({m} x {m}) and A H^-1 A' ({k} x {k})" if k else f"H ({m} x {m})",
             "unconstrained": f"H_hat ({m} x {m})",
             "curvature": f"H ({m} x {m})",
             "identity": "nothing",
         }[name]
-        return f"{told}, structured" if self.structured and name != "identity" else told
+        return f"{words}, structured" if self.structured and name != "identity" else words
 
     def describe(self) -> str:
         """The problems in words."""
@@ -215,11 +217,11 @@ class Setting:
         low, high = int(self.rank.min()), int(self.rank.max())
         count = f"p = {low}" if low == high else f"p = {low} to {high}"
         kinds = [("linear", self.linear & (self.rank > 0)), ("a normalisation", self.normalised)]
-        told = [kind for kind, which in kinds if which.all()]
-        setting = f"theory does not apply ({self._why()})"
+        words = [kind for kind, which in kinds if which.all()]
+        assumptions = f"theory does not apply ({self._why()})"
         if self.applies.any():
-            setting = "C = 0, B B' = c^2 I"
-        return ", ".join([m, f"{count} independent active {constraints}", *told]) + f"; {setting}"
+            assumptions = "C = 0, B B' = c^2 I"
+        return ", ".join([m, f"{count} independent active {constraints}", *words]) + f"; {assumptions}"
 
 
 def _tolerance(x: Tensor) -> float:

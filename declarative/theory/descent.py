@@ -16,11 +16,11 @@ from torch import Tensor
 from ..derivatives import Point
 from ..forward import Call
 from ..gradients import RULES, Rule
-from ..implicit import without_failures
+from ..implicit import Spec, without_failures
 from ..inputs import Inputs, check_incoming
 from ..solution import Solution
 from ..table import as_html, as_text
-from .assumptions import LARGE, Setting
+from .assumptions import LARGE, Assumptions
 from .propositions import (
     cosine,
     descends,
@@ -49,12 +49,12 @@ __all__ = [
     "cosine",
     "descends",
     "descent_value",
+    "differentiated_inputs",
     "expected_curvature",
     "expected_identity",
     "expected_linear",
     "expected_normalised",
     "expected_quadratic",
-    "inputs_that_count",
     "normalised_bound",
     "normalised_case",
     "projection_spectrum",
@@ -112,14 +112,14 @@ class DescentReport:
     Attributes:
         g: the exact gradient, inputs flattened and concatenated in order, (batch, n).
         rules: the reports by name.
-        setting: which of the theory's assumptions hold, and for which problems.
+        assumptions: which of the theory's assumptions hold, and for which problems.
         worst_case_bounds: the lower and upper bound of Proposition 2.2; NaN where H is not definite, (batch,) each.
         solved: the problems that the numbers are about, (batch,).
     """
 
     g: Tensor
     rules: dict[str, RuleReport]
-    setting: Setting = field(repr=False)
+    assumptions: Assumptions = field(repr=False)
     worst_case_bounds: tuple[Tensor, Tensor]
     solved: Tensor
 
@@ -130,11 +130,11 @@ class DescentReport:
         unsolved = int((~self.solved).sum())
         left_out = f" ({unsolved} unsolved, left out)" if unsolved else ""
         problems = "1 problem" if len(self.solved) == 1 else f"{len(self.solved)} problems"
-        return f"Descent analysis of {problems}{left_out}: {self.setting.describe()}."
+        return f"Descent analysis of {problems}{left_out}: {self.assumptions.describe()}."
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         head = ["rule", "descends", "cosine: lowest", "mean", "g'g_hat: mean", "E[g'g_hat]", "worst case", "factorises"]
-        cost = self.setting.cost("exact")
+        cost = self.assumptions.cost("exact")
         rows = [["exact", _count(self.solved, self.solved), "1", "1", _number(self._exact_product()), "", "", cost]]
         for rule in self.rules.values():
             angles = rule.cosine[self.solved]
@@ -171,11 +171,11 @@ class DescentReport:
 NOT_APPLICABLE = "n/a"
 
 
-def inputs_that_count(xs: Sequence[Tensor]) -> list[int]:
+def differentiated_inputs(xs: Sequence[Tensor]) -> list[int]:
     """The positions of the inputs that require a gradient or, if none does, of all floating-point inputs.
 
     Example:
-        >>> inputs_that_count([torch.ones(2), torch.ones(2, requires_grad=True), torch.tensor([1, 2])])
+        >>> differentiated_inputs([torch.ones(2), torch.ones(2, requires_grad=True), torch.tensor([1, 2])])
         [1]
     """
     floating = [i for i, x in enumerate(xs) if isinstance(x, Tensor) and x.is_floating_point()]
@@ -211,19 +211,19 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
         solved: which problems the report is about, (batch,).
     """
     point = dataclasses.replace(point, batch=point.batch.unshared())
-    setting = Setting.of(point, wanted)
+    assumptions = Assumptions.of(point, wanted)
     g = pull_each(RULES["exact"], point, v, wanted)
     gradients = {name: pull_each(RULES[name], point, v, wanted) for name in APPROXIMATE}
     # A gradient that is only round-off beside the others is zero: its direction means nothing.
     size = torch.stack([_norm(gradients[name]) for name in ("unconstrained", "curvature")]).amax(0)
     noise = 100 * torch.finfo(g.dtype).eps
     g = torch.where((_norm(g) <= noise * size).unsqueeze(-1), 0.0, g)
-    reports = {name: _report(name, g, g_hat, setting, solved) for name, g_hat in gradients.items()}
+    reports = {name: _report(name, g, g_hat, assumptions, solved) for name, g_hat in gradients.items()}
     judged = {
         name: dataclasses.replace(rule, verdict=_verdict(rule, reports, solved)) for name, rule in reports.items()
     }
-    bounds = tuple(_masked(x, solved) for x in setting.worst_case_bounds)
-    return DescentReport(_masked(g, solved), judged, setting, (bounds[0], bounds[1]), solved)
+    bounds = tuple(_masked(x, solved) for x in assumptions.worst_case_bounds)
+    return DescentReport(_masked(g, solved), judged, assumptions, (bounds[0], bounds[1]), solved)
 
 
 def pull_each(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
@@ -232,8 +232,8 @@ def pull_each(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Ten
     return torch.cat([grad.reshape(v.shape[0], -1).to(v.dtype) for grad in grads], -1)
 
 
-def _report(name: str, g: Tensor, g_hat: Tensor, setting: Setting, solved: Tensor) -> RuleReport:
-    prediction = setting.predict(name)
+def _report(name: str, g: Tensor, g_hat: Tensor, assumptions: Assumptions, solved: Tensor) -> RuleReport:
+    prediction = assumptions.predict(name)
     return RuleReport(
         name=name,
         g_hat=_masked(g_hat, solved),
@@ -244,7 +244,7 @@ def _report(name: str, g: Tensor, g_hat: Tensor, setting: Setting, solved: Tenso
         expectation=_masked(prediction.expectation, solved),
         worst_case=_masked(prediction.worst_case, solved),
         favourable=prediction.favourable & solved,
-        cost=setting.cost(name),
+        cost=assumptions.cost(name),
         theory=prediction.text,
     )
 

@@ -45,7 +45,7 @@ class ByRows(Rule):
         return (used,)
 
 
-from declarative.derivatives import Point
+def _take(point: Point, rows: slice) -> Point:
     u = point.u[rows]
     return dataclasses.replace(
         point,
@@ -54,4 +54,6 @@ from declarative.derivatives import Point
         multipliers=point.multipliers[rows],
         active=point.active[rows],
         byproduct=None if point.byproduct is None else point.byproduct[rows],
+        factors=None,
+        jacobian=None if point.jacobian is None else point.jacobian[rows],
     )

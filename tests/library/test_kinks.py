@@ -15,11 +15,11 @@ from tests.support.helpers import DOUBLE, gradients, relative
 from tests.support.verdicts import SOLVERS, listening, solved
 
 
-def weak_programs(count: int, slack: float, m: int = 3) -> tuple[tuple[Tensor, ...], Tensor]:
+def weak_programs(count: int, slack: float, p: int = 1, m: int = 3) -> tuple[tuple[Tensor, ...], Tensor]:
     """(Q, q, A, b, G, h) with a solution at which the first inequality is active, and the solution."""
-    root, u, G, A = (torch.randn(count, *shape, dtype=DOUBLE) for shape in ((m, m), (m, 1), (3, m), (1, m)))
+    root, u, G, A = (torch.randn(count, *shape, dtype=DOUBLE) for shape in ((m, m), (m, 1), (3, m), (p, m)))
     Q = root @ root.mT + 0.3 * torch.eye(m, dtype=DOUBLE)
-    q = -(Q @ u) - 0.8 * G[:, :1].mT - A.mT * torch.randn(count, 1, 1, dtype=DOUBLE)
+    q = -(Q @ u) - 0.8 * G[:, :1].mT - A.mT @ torch.randn(count, p, 1, dtype=DOUBLE)
     h = G @ u + torch.tensor([[0.0], [slack], [0.7]], dtype=DOUBLE)
     return (Q, q.squeeze(-1), A, (A @ u).squeeze(-1), G, h.squeeze(-1)), u.squeeze(-1)
 
@@ -31,7 +31,7 @@ def weak_node(solver: str) -> DeclarativeNode:
 
 
 def gradient_of_q(Q: Tensor, A: Tensor, G: Tensor, v: Tensor) -> Tensor:
-    """Of v'y, if the equality and the first inequality hold: minus the z of the KKT system."""
+    """Of v'y, if the equalities and the first inequality hold: minus the z of the KKT system."""
     rows = torch.cat([A, G[:, :1]], 1)
     below = torch.cat([rows, rows.new_zeros(len(v), rows.shape[1], rows.shape[1])], -1)
     matrix = torch.cat([torch.cat([Q, rows.mT], -1), below], 1)
@@ -40,22 +40,24 @@ def gradient_of_q(Q: Tensor, A: Tensor, G: Tensor, v: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("slack", [1e-9, 1e-7, 6.5e-6, 1e-4])
+@pytest.mark.parametrize("slack", [1e-9, 1e-7, 6.5e-6])
 def test_a_solution_near_a_kink_is_a_solution(solver, slack):
-    (Q, q, A, b, G, h), u = weak_programs(20, slack)
+    (Q, q, A, b, G, h), u = weak_programs(15, slack)
     q.requires_grad_()
     solution = solved(weak_node(solver), Q, q, A, b, G, h)
     assert solution.converged.all()
     assert relative(solution.y, u) < 1e-6
     if slack > 1e-6:  # nearer ones may be told instead
         v = torch.randn_like(u)
-        assert relative(gradients(solution.y, (q,), v)[0], gradient_of_q(Q, A, G, v)) < 1e-6
+        with listening():
+            (g,) = gradients(solution.y, (q,), v)
+        assert relative(g, gradient_of_q(Q, A, G, v)) < 1e-6
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("solver", "equalities"), [("newton", 1), ("scipy", 1), ("scipy", 0)])
 @pytest.mark.parametrize("slack", [0.0, 8e-11, 1e-9])
-def test_a_kink_is_told_or_differentiated_right(solver, slack):
-    every, u = weak_programs(12, slack)
+def test_a_kink_is_told_or_differentiated_right(solver, equalities, slack):
+    every, u = weak_programs(15, slack, equalities)
     v, silent, node = torch.randn_like(u), [], weak_node(solver)
     for i in range(len(u)):  # one by one, so that the words are about this one
         Q, q, A, b, G, h = (x[i : i + 1] for x in every)

@@ -122,12 +122,13 @@ def test_no_point_is_believed_to_be_a_solution_where_there_is_none(problem: Hope
     assert not solution.converged.any(), x[solution.converged].tolist()
 
 
+ASKED = [("newton", torch.float32), ("scipy", torch.float32), ("scipy", DOUBLE), ("default", DOUBLE)]
+
+
 @pytest.mark.parametrize("problem", without_solution.NAMED, ids=str)
-@pytest.mark.parametrize("solver", SOLVERS)
-@each_dtype
+@pytest.mark.parametrize(("solver", "dtype"), ASKED)
 def test_no_solver_finds_a_solution_where_there_is_none(problem: Hopeless, solver, dtype):
-    x = torch.tensor([[1.0, 0.2]] if solver != "newton" else [[1.0, 0.2], [1.0, 0.0], [1e8, 1.0]], dtype=dtype)
-    solution = solved(problem.node(SOLVERS[solver]), x)
+    solution = solved(problem.node(SOLVERS[solver]), torch.tensor([[1.0, 0.2], [1e8, 1.0]], dtype=dtype))
     assert not solution.converged.any(), solution.y
 
 
@@ -147,7 +148,7 @@ def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("generic", [False, True])
 def test_an_unbounded_program_is_not_called_infeasible(generic):
     layer = QuadraticProgram(on_failure="mask")
-    solution = solved(layer.generic() if generic else layer, *unbounded_programs(12 if generic else 300, 3, 4))
+    solution = solved(layer.generic() if generic else layer, *unbounded_programs(6 if generic else 300, 3, 4))
     assert not {Status.CONVERGED, Status.INFEASIBLE} & set(solution.status)
 
 
@@ -236,10 +237,9 @@ def test_such_a_solution_moved_by_rounding_is_still_one(bounds, move):
     check_definition(definition_node(bounds, lambda x: definition(x) + move * away, None), x)
 
 
-@pytest.mark.parametrize("solver", ["newton", None], ids=str)
-def test_an_optimal_power_flow(solver):
+def test_an_optimal_power_flow():
     x = loads(16).requires_grad_()
-    node = power_flow(solver=solver)
+    node = power_flow(solver="newton")
     y = node(x)
     v, along = torch.randn_like(y), 1e-5 * torch.randn_like(x)
     (g,) = gradients(y, (x,), v)
@@ -279,9 +279,9 @@ def test_multipliers_at_exact_zeros_where_the_curvature_is_infinite():
 # Gradients that depend on the verdict
 
 
-@pytest.mark.parametrize("solver", ["newton", "scipy", None], ids=str)
+@pytest.mark.parametrize("solver", ["newton", "scipy"])
 @pytest.mark.parametrize("curvature", [0.0, 1.0])
-@pytest.mark.parametrize("x", [[0.0, 0.0], [1e-9, 0.0], [1.0, -2.0]])
+@pytest.mark.parametrize("x", [[0.0, 0.0], [1.0, -2.0]])
 def test_as_many_equations_as_unknowns_leave_nothing_to_the_objective(solver, curvature, x):
     node = DeclarativeNode(
         lambda x, u: (x * u).sum() - 1 + curvature * u.square().sum(),

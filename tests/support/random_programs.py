@@ -91,6 +91,12 @@ def _quadratic(
     return Program(shape, kind, np.concatenate([q, right]), (P, a, E, B, np.zeros(1 + k)), inside, **what)
 
 
+def _slack(rng: Rng, shape: Shape) -> Array:
+    """Of the inequalities at a feasible point; it touches no more of them than rounding errors leave it room for."""
+    touched = (rng.uniform(size=shape.q) < 0.4) & (np.arange(shape.q) < shape.m - shape.p)
+    return np.where(touched, 0.0, rng.exponential(size=shape.q))
+
+
 def convex(rng: Rng, shape: Shape) -> Program:
     """Strictly convex, the condition of the Hessian up to 1e4; a feasible point touches some of the constraints."""
     m, k = shape.m, shape.p + shape.q
@@ -99,8 +105,7 @@ def convex(rng: Rng, shape: Shape) -> Program:
         basis = np.eye(m)  # a diagonal Hessian
     Q = basis * 10.0 ** np.linspace(0, -rng.uniform(0, 4), m) @ basis.T
     rows, inside = rng.normal(size=(k, m)), rng.normal(size=m)
-    slack = rng.exponential(size=k) * (rng.uniform(size=k) < 0.7)
-    slack[: shape.p] = 0
+    slack = np.concatenate([np.zeros(shape.p), _slack(rng, shape)])
     return _quadratic(shape, "convex", (Q + Q.T) / 2, rng.normal(size=m), rows, rows @ inside + slack, inside)
 
 
@@ -110,6 +115,7 @@ def on_a_grid(rng: Rng, shape: Shape) -> Program:
     root = rng.integers(-2, 3, size=(m, m)).astype(float)
     Q = root @ root.T + np.eye(m)
     rows = rng.integers(-3, 4, size=(p + q, m)).astype(float)
+    rows[~rows.any(1), 0] = 1  # a row of zeros is no constraint
     u = rng.integers(-2, 3, size=m).astype(float)
     slack, pull = np.zeros(p + q), rng.integers(-2, 3, size=p + q).astype(float)
     part = rng.integers(0, 3, size=q)  # active, not active, on the edge
@@ -179,8 +185,8 @@ def contradictory(rng: Rng, shape: Shape) -> Program:
 
 def smooth(rng: Rng, shape: Shape) -> Program:
     """Coercive, by its fourth powers, but not always convex, with bent constraints that the point inside satisfies."""
-    m, p, q, n = shape.m, shape.p, shape.q, shape.n
-    k, r = p + q, m + 3
+    m, p, n = shape.m, shape.p, shape.n
+    k, r = p + shape.q, m + 3
 
     def normal(size: float, *dims: int) -> Array:
         return size * rng.normal(size=dims)
@@ -195,7 +201,7 @@ def smooth(rng: Rng, shape: Shape) -> Program:
     T, o, c = normal(0.3, r, n), normal(0.5, r), normal(0.3, 1 + k)
     c[0] = abs(c[0])
     S, s, x, inside = normal(0.7, 3, m), normal(0.5, 3), normal(1, n), normal(1, m)
-    slack = np.concatenate([np.zeros(1 + p), rng.exponential(size=q) * (rng.uniform(size=q) < 0.6)])
+    slack = np.concatenate([np.zeros(1 + p), _slack(rng, shape)])
     bent = (w, R, T, o, c, S, s)
     tensors = [torch.from_numpy(part) for part in (x, P, a, E, B, np.zeros(1 + k), *bent, inside)]
     b = -values(*tensors).numpy() - slack

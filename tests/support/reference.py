@@ -21,7 +21,7 @@ LONG = np.longdouble
 STEPS = 40
 CONVERGED = 1e-15  # the last step of Newton's method, relative
 STRICT = 1e-9  # a multiplier or slack of the wrong sign
-DIFFERENCE = LONG(1e-3)  # of x
+DIFFERENCES = (LONG(1e-3), LONG(1e-4), LONG(1e-5))  # of x
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,13 @@ class Reference:
         sizes = np.abs(here.mixed[0]) + np.tensordot(np.abs(self.multipliers), np.abs(here.mixed[1:]), 1)
         return -(mixed.T @ z + chosen.T @ s), sizes.T @ np.abs(z) + np.abs(chosen).T @ np.abs(s)
 
-    def gradient_by_differences(self, v: Array) -> Array:
+    def gradient_by_differences(self, v: Array, step: LONG) -> Array:
         """Of v'u, by the formula of fourth order on solutions with the same active constraints."""
         x, result = self.program.x.astype(LONG), []
-        for unit in np.eye(len(x)).astype(LONG):
-            moved = [_newton(self.program, x + k * DIFFERENCE * unit, self.u, self.active) for k in (-2, -1, 1, 2)]
-            if any(one is None for one in moved):
-                return np.full(len(x), np.nan)
-            a, b, c, d = (v @ one[0] for one in moved if one is not None)
-            result.append((a - 8 * b + 8 * c - d) / (12 * DIFFERENCE))
+        for unit in step * np.eye(len(self.program.x)).astype(LONG):
+            moved = [_newton(self.program, x + k * unit, self.u, self.active) for k in (-2, -1, 1, 2)]
+            a, b, c, d = (LONG(np.nan) if one is None else v @ one[0] for one in moved)
+            result.append((a - 8 * b + 8 * c - d) / (12 * step))
         return np.array(result)
 
     def accuracy(self, eps: float, size: Array) -> tuple[Array, float]:

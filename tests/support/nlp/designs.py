@@ -157,9 +157,7 @@ PROBLEMS = [
     ),
     componentwise(
         "pressure vessel",
-        lambda x1, x2, x3, x4: (
-            0.6224 * x1 * x3 * x4 + 1.7781 * x2 * x3**2 + 3.1661 * x1**2 * x4 + 19.84 * x1**2 * x3
-        ),
+        lambda x1, x2, x3, x4: 0.6224 * x1 * x3 * x4 + 1.7781 * x2 * x3**2 + 3.1661 * x1**2 * x4 + 19.84 * x1**2 * x3,
         [1, 1, 50, 100],
         5885.3327736,
         inequality=lambda x1, x2, x3, x4: [

@@ -1,5 +1,4 @@
 """Geometric programmes and others of monomials."""
-# ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
 
@@ -33,7 +32,14 @@ PROBLEMS = [
         lambda h, w, d: 1 / (h * w * d),
         [2, 2, 2],
         1 / (40 * 5**0.5),
-        inequality=lambda h, w, d: [(h * w + h * d) / 100 - 1, w * d / 10 - 1, 0.5 - h / w, h / w - 2, 0.5 - d / w, d / w - 2],
+        inequality=lambda h, w, d: [
+            (h * w + h * d) / 100 - 1,
+            w * d / 10 - 1,
+            0.5 - h / w,
+            h / w - 2,
+            0.5 - d / w,
+            d / w - 2,
+        ],
         lower=1e-3,
     ),
     gates(5, 24.418016675),

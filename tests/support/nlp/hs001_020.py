@@ -41,9 +41,7 @@ PROBLEMS = [
         -sqrt(3),
         lambda x1, x2: [(1 + x1**2) ** 2 + x2**2 - 4],
     ),
-    componentwise(
-        "HS8", lambda x1, x2: 0 * x1 - 1, [2, 1], -1.0, lambda x1, x2: [x1**2 + x2**2 - 25, x1 * x2 - 9]
-    ),
+    componentwise("HS8", lambda x1, x2: 0 * x1 - 1, [2, 1], -1.0, lambda x1, x2: [x1**2 + x2**2 - 25, x1 * x2 - 9]),
     componentwise(
         "HS9",
         lambda x1, x2: torch.sin(pi * x1 / 12) * torch.cos(pi * x2 / 16),

@@ -134,9 +134,7 @@ PROBLEMS = [
     ),
     componentwise(
         "HS35",
-        lambda x1, x2, x3: (
-            9 - 8 * x1 - 6 * x2 - 4 * x3 + 2 * x1**2 + 2 * x2**2 + x3**2 + 2 * x1 * x2 + 2 * x1 * x3
-        ),
+        lambda x1, x2, x3: 9 - 8 * x1 - 6 * x2 - 4 * x3 + 2 * x1**2 + 2 * x2**2 + x3**2 + 2 * x1 * x2 + 2 * x1 * x3,
         [0.5, 0.5, 0.5],
         1 / 9,
         inequality=lambda x1, x2, x3: [x1 + x2 + 2 * x3 - 3],

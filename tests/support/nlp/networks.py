@@ -137,9 +137,7 @@ PROBLEMS = [
     cheapest_flow("flow 5 x 5", 5, 5, 98.66470985),
     traffic("traffic 3 x 3", 3, 3, 64.947807998),
     traffic("traffic 4 x 5", 4, 5, 107.39281044),
-    Programme(
-        "Braess", braess, [3, 3, 0, 3, 3], 386.0, balance(4, BRAESS, from_first_to_last(4, 6)), lower=0
-    ),
+    Programme("Braess", braess, [3, 3, 0, 3, 3], 386.0, balance(4, BRAESS, from_first_to_last(4, 6)), lower=0),
     water("water 3 x 3", 15.843512253),
     transport(),
     pooling("Haverly 1", -400.0, 100, 16, [-100, 0]),

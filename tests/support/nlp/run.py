@@ -52,9 +52,7 @@ def library(solver: object) -> Callable[[Programme], Answer]:
         node = programme.node(solver=solver, on_failure="mask")
         solution: Solution = node.solve(torch.ones(1, dtype=torch.float64))
         status = solution.status[0].name
-        return Answer(
-            solution.y[0].detach().numpy(), bool(solution.converged), status, int(solution.iterations)
-        )
+        return Answer(solution.y[0].detach().numpy(), bool(solution.converged), status, int(solution.iterations))
 
     return solve
 

@@ -142,9 +142,7 @@ PROBLEMS = [
         0.375,
         inequality=lambda x1, x2: [2 * x1**2 - x1**3 - x2, 2 * (1 - x1) ** 2 - (1 - x1) ** 3 - x2],
     ),
-    componentwise(
-        "S231", valley, [-1.2, 1], 0.0, inequality=lambda x1, x2: [-x1 / 3 - x2 - 0.1, x1 / 3 - x2 - 0.1]
-    ),
+    componentwise("S231", valley, [-1.2, 1], 0.0, inequality=lambda x1, x2: [-x1 / 3 - x2 - 0.1, x1 / 3 - x2 - 0.1]),
     componentwise("S233", valley, [1.2, 1], 0.0, inequality=lambda x1, x2: [0.25 - x1**2 - x2**2]),
     componentwise(
         "S234",

@@ -105,9 +105,7 @@ def ten_bars_limits(u: Tensor) -> list[Tensor]:
 
 
 def ten_bars(name: str, limits: Callable[[Tensor], list[Tensor]], optimum: float) -> Programme:
-    return Programme(
-        name, lambda u: 0.1 * TEN_BARS.lengths @ u, [10.0] * 10, optimum, inequality=limits, lower=0.1
-    )
+    return Programme(name, lambda u: 0.1 * TEN_BARS.lengths @ u, [10.0] * 10, optimum, inequality=limits, lower=0.1)
 
 
 def three_bars(x1: Tensor, x2: Tensor) -> list[Tensor]:
