@@ -1,11 +1,15 @@
 """How a problem ends is data: one status per problem, the others untouched."""
 
+import dataclasses
 import pickle
 
 import pytest
 import torch
+from torch import Tensor
 
-from declarative import Chain, ClosedForm, DeclarativeNode, Newton, NumericalWarning, Scipy, SolverError, Status
+from declarative import Chain, ClosedForm, DeclarativeNode, Newton, NumericalWarning, Scipy, Solver, SolverError, Status
+from declarative.problem import Batch
+from declarative.solution import RawSolution
 from tests.support.helpers import DOUBLE, half_square, relative
 from tests.support.nlp import rosenbrock
 
@@ -199,3 +203,38 @@ def test_a_masked_problem_has_no_tangent():
     for mine, theirs in zip(found, truth, strict=True):
         assert not mine[1].any()
         assert relative(mine[[0, 2]], theirs[[0, 2]]) < 1e-12
+
+
+@pytest.mark.parametrize("failed", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient(failed):
+    """The shared input is multiplied by what is not finite: zero times that would be NaN."""
+    x, w = torch.randn(3, 2, dtype=DOUBLE), torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    good = [i for i in range(3) if i not in failed]
+    x[failed] = torch.nan
+    node = DeclarativeNode(
+        lambda x, w, u: (u - w * x).square().sum(), solver=lambda x, w: w * x, in_dims=(0, None), on_failure="mask"
+    )
+    with pytest.warns(NumericalWarning, match=f"{len(failed)} of 3"):
+        y = node(x, w)
+    v = torch.randn_like(y)
+    (g,) = torch.autograd.grad(y, w, v)
+    assert abs(g.item() - (v * x)[good].sum().item()) < 1e-12
+
+
+class Claims(Solver):
+    """Stays where it starts, and says why."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # noqa: ARG002
+        raw = RawSolution.unsolved(start)
+        return dataclasses.replace(raw, codes=torch.full_like(raw.codes, self.status))
+
+
+@pytest.mark.parametrize("claim", [Status.INFEASIBLE, Status.UNBOUNDED])
+def test_a_claim_without_evidence_is_not_believed(claim):
+    node = DeclarativeNode(half_square, solver=Claims(claim), start=torch.zeros(3), on_failure="mask")
+    with pytest.warns(NumericalWarning, match="stalled"):
+        solution = node.solve(torch.stack([torch.zeros(3), torch.ones(3)]))
+    assert solution.status == [Status.CONVERGED, Status.STALLED]  # and a solution is one, whatever is said of it

@@ -55,7 +55,7 @@ THEORY = [
         "_times(projector.mT, w)",
         "_times(projector, w)",
         "g'g_hat by the transposed projector",
-        ("library/test_descent.py::test_descent_value_with_a_projector_that_is_not_symmetric",),
+        ("library/test_descent.py::test_descent_value_is_the_papers_formula",),
     ),
     Mutant(
         "declarative/theory/propositions.py",
