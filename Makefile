@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test lint bench docs soak clean
+.PHONY: run test lint bench docs soak sweep clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
@@ -23,6 +23,9 @@ bench: $(READY) $(VENV)/.peers
 docs: $(READY) $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written to site/index.html"
+
+sweep: $(READY)
+	$(BIN)/python -m tests.sweep --minutes 10
 
 soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py

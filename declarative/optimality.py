@@ -141,7 +141,7 @@ def assess(
         distance = torch.where(near, torch.maximum(distance, largest(_ratio(again.abs(), scale))), distance)
     if minimum:
         near = distance <= tolerance
-        distance = torch.where(_is_minimum(batch, u, multipliers, factors, near), distance, torch.inf)
+        distance = torch.where(_is_minimum(batch, terms, multipliers, factors, near), distance, torch.inf)
     distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
     violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
     return Assessment(
@@ -207,7 +207,8 @@ class _Terms:
     def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Which constraints hold with equality: multipliers, active, weak.
 
-        Without a constraint u would move by about multiplier * A_i / H_ii: if further than its slack, it is active.
+        At a solution either slack or multiplier vanishes. Which one does is seen by comparing them, relative to what
+        the constraint changes by with u, and to the forces that it acts against.
         """
         if self.equality.all():
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
@@ -215,17 +216,15 @@ class _Terms:
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
         strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
-        bend = self.system.diagonal_entries().abs()
-        size = self.reach(bend)
+        size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
-        idle = (slack > tolerance * size) & (pull.abs() * torch.maximum(size, slack) <= tolerance * energy)
+        length = self.jacobian.abs().sum(-1) * self.u.abs().amax(-1, keepdim=True)
+        idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
-        reach = (self.jacobian.square() / bend.unsqueeze(-2)).nan_to_num(0.0, torch.inf).sum(-1)
-        crossing = torch.where(pull == 0, 0.0, pull * reach)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
         weak = ~self.equality & (pull.abs() * strength <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
-        active = self.equality | (((crossing > slack) | touching) & ~weak)
+        active = self.equality | (((pull * strength > _ratio(slack, size)) | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
 
     def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
@@ -233,9 +232,10 @@ class _Terms:
         strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))
         return multipliers.abs() * strength <= tolerance
 
-    def reach(self, bend: Tensor) -> Tensor:  # (batch, k)
+    def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
-        size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), 0.0)
+        bend, largest_u = self.system.diagonal_entries().abs(), self.u.abs().amax(-1, keepdim=True)
+        size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), largest_u)
         return times(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
@@ -263,8 +263,7 @@ class _Terms:
 def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure = "auto") -> Tensor:  # (batch, k)
     """Least-squares multipliers of the constraints with a slack below ``near``, relatively, with the right sign."""
     terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
-    bend = terms.system.diagonal_entries().abs()
-    tight = terms.equality | (-terms.values <= near * terms.reach(bend))
+    tight = terms.equality | (-terms.values <= near * terms.reach())
     unit = terms.gradient_unit()
     multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
     for _ in range(TRIES):  # leaving out those that would pull
@@ -296,7 +295,7 @@ def fitted_multipliers(
     return least_squares(rows, gradient) / length
 
 
-def _is_minimum(batch: Batch, u: Tensor, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
+def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
     """Whether curvature is positive along the constraints or, where it vanishes, f does not fall; asked where near."""
     if not bool(near.any()):
         return torch.ones_like(near)
@@ -304,17 +303,20 @@ def _is_minimum(batch: Batch, u: Tensor, multipliers: Tensor, factors: Any, near
     good: Tensor = sign > 0
     if bool(((sign == 0) & near).any()):
         problems, directions = factors.flat_directions()
-        falls = _falls(batch, u, multipliers, problems, directions)
+        falls = _falls(batch, terms, multipliers, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
 
-def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, directions: Tensor) -> Tensor:  # (count,)
+def _falls(
+    batch: Batch, terms: _Terms, multipliers: Tensor, problems: Tensor, directions: Tensor
+) -> Tensor:  # (count,)
     """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
 
     The second is how the edge of a plateau looks that goes on for ever.
     """
-    part, here, held = batch.select(problems), u[problems], multipliers[problems]
+    part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
+    energy = (terms.force * terms.u.abs()).sum(-1)[problems]
     unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
 
     def lagrangian(point: Tensor) -> Tensor:
@@ -326,8 +328,9 @@ def _falls(batch: Batch, u: Tensor, multipliers: Tensor, problems: Tensor, direc
     for length in PROBE_LENGTHS:
         sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
         change = (sides - middle).nan_to_num(torch.inf)
-        small = ROUNDING * torch.finfo(u.dtype).eps * torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
-        one_sided = (change.abs() <= small).any(0) & (change > small).any(0)
+        size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
+        small = ROUNDING * torch.finfo(here.dtype).eps * size
+        one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
         fallen = fallen | (change < -small).any(0) | one_sided
     return fallen
 

@@ -25,6 +25,7 @@ from .torchside import without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
+SMALL = 64  # unknowns and constraints, up to which all second derivatives are taken in one go
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,14 @@ class Batch:
         return objective, slope, values, self._jacobian(u, *xs)
 
     def _expansion(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
-        """f, D_U L, c, A and D^2_UU L."""
-        return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
+        """f, D_U L, c, A and D^2_UU L; for few unknowns by one reverse pass over [D_U L; c], which saves most of Python."""
+        if not self.k or self.m + self.k > SMALL:
+            return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
+        result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
+        (slope, values), pull, objective = result
+        units = torch.eye(self.m + self.k, dtype=u.dtype, device=u.device)
+        rows = torch.vmap(lambda unit: pull(unit.split([self.m, self.k]))[0])(units)
+        return objective, slope, values, rows[self.m :], rows[: self.m]
 
     def _along(self, u: Tensor, lam: Tensor | None, direction: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c, A and D^2_UU L times a direction."""

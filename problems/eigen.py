@@ -115,7 +115,8 @@ class Eigh(Solver):
 
     def vectors(self, X: Tensor) -> Tensor:
         """The wanted eigenvectors."""
-        return torch.linalg.eigh(_symmetric(X))[1][..., self.chosen(X.shape[-1])]
+        vectors: Tensor = torch.linalg.eigh(_symmetric(X))[1]
+        return vectors[..., self.chosen(X.shape[-1])]
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         X = batch.unshared().xs[0].to(start.dtype)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from declarative import Status
 
-from .interior import Program, solve_program
+from .interior import solve_program
+from .program import Program
 from .systems import largest, times
 
 ITERATIONS = 60  # of the interior-point method, to find evidence
@@ -49,9 +50,11 @@ def _definite(matrix: Tensor) -> Tensor:
 
 def null_space(C: Tensor, eps: float) -> Tensor:  # (batch, k, m) -> (batch, m, m)
     """An orthonormal basis of {w: C w = 0} as columns; those beyond its dimension are zero."""
-    _, values, vectors = torch.linalg.svd(torch.nn.functional.pad(C, (0, 0, 0, max(0, C.shape[2] - C.shape[1]))))
+    square = torch.nn.functional.pad(C, (0, 0, 0, max(0, C.shape[2] - C.shape[1])))
+    _, values, vectors = torch.linalg.svd(square.nan_to_num(0.0, 0.0, 0.0))  # a NaN would make the whole batch fail
     free = values <= 10 * max(C.shape[1:]) * eps * values[:, :1]
-    return vectors.mT * free.unsqueeze(-2)
+    basis: Tensor = vectors.mT * free.unsqueeze(-2)
+    return basis
 
 
 def reason(program: Program, dtype: torch.dtype, otherwise: Status) -> Tensor:  # (batch,)
@@ -104,4 +107,5 @@ def _reaches(C: Tensor, c: Tensor, F: Tensor, eps: float) -> Tensor:  # (batch,)
     size = torch.linalg.vector_norm(w, dim=-1)
     outside = times(F, w).clamp(min=0.0).amax(-1) if F.shape[-2] else torch.zeros_like(size)
     small = eps**0.5
-    return (-(c * w).sum(-1) > small * size) & (size > small) & (outside <= small * size)
+    found: Tensor = (-(c * w).sum(-1) > small * size) & (size > small) & (outside <= small * size)
+    return found

@@ -12,62 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from declarative.linear.dense import DenseFactorisation
 
+from .program import Program
 from .systems import Left, Reduction, times
 
 PATIENCE = 4  # iterations that need not bring progress
-
-
-@dataclass(frozen=True)
-class Program:
-    """A batch of quadratic programs, Q symmetric."""
-
-    Q: Tensor  # (batch, m, m)
-    q: Tensor  # (batch, m)
-    A: Tensor  # (batch, p, m)
-    b: Tensor  # (batch, p)
-    G: Tensor  # (batch, n, m)
-    h: Tensor  # (batch, n)
-
-    @property
-    def size(self) -> int:
-        """How many constraints there are."""
-        return self.b.shape[-1] + self.h.shape[-1]
-
-    def select(self, rows: Tensor) -> Program:
-        """The programs at these positions."""
-        return Program(*(x[rows] for x in (self.Q, self.q, self.A, self.b, self.G, self.h)))
-
-    def to(self, dtype: torch.dtype) -> Program:
-        """The same programs in another precision."""
-        return Program(*(x.to(dtype) for x in (self.Q, self.q, self.A, self.b, self.G, self.h)))
-
-    def normalised(self, *, with_q: bool = True) -> Normalised:
-        """The same programs with an objective of size 1 and rows of length 1, so that units do not matter.
-
-        Q itself is overwritten (it is large, and to get new memory takes longer than the division) or left as it is.
-        """
-        size = torch.stack([self.Q.amax((-2, -1)), -self.Q.amin((-2, -1)), self.q.abs().amax(-1)]).amax(0)
-        size = _or_one(size).unsqueeze(-1)
-        of_A, of_G = (_or_one(torch.linalg.vector_norm(rows, dim=-1)) for rows in (self.A, self.G))
-        objective = self.Q.div_(size.unsqueeze(-1)) if with_q else self.Q, self.q / size
-        rows = self.A / of_A.unsqueeze(-1), self.b / of_A, self.G / of_G.unsqueeze(-1), self.h / of_G
-        return Normalised(Program(*objective, *rows), size, size / of_A, size / of_G)
-
-
-class Normalised(NamedTuple):
-    """Programs with an objective of size 1 and rows of length 1."""
-
-    program: Program
-    size: Tensor  # of the objective, (batch, 1)
-    of_y: Tensor  # by which to multiply y to have that of the given programs, (batch, p)
-    of_l: Tensor  # and l, (batch, n)
+NEAR = 10.0  # how far from the origin to start, in units of the bounds
 
 
 @dataclass(frozen=True)
@@ -100,16 +55,13 @@ class Iterate:
         """Whether all numbers are finite and of a size that one can compute with."""
         limit = torch.finfo(self.u.dtype).eps ** -1.5
         small = torch.cat([x.abs() for x in self.tensors()], -1).amax(-1) < limit
-        return small & (torch.cat([self.w, self.l], -1) > 1 / limit).all(-1)
+        sound: Tensor = small & (torch.cat([self.w, self.l], -1) > 1 / limit).all(-1)
+        return sound
 
     def where(self, mask: Tensor, other: Iterate) -> Iterate:
         """These points where the mask holds, the others elsewhere."""
         m = mask.unsqueeze(-1)
         return Iterate(*(torch.where(m, x, y) for x, y in zip(self.tensors(), other.tensors(), strict=True)))
-
-
-def _or_one(size: Tensor) -> Tensor:
-    return torch.where(size > 0, size, 1.0)
 
 
 def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Left]:
@@ -166,6 +118,9 @@ def _first_point(program: Program, reduction: Reduction) -> Iterate:
     none = torch.zeros_like(program.h, dtype=torch.bool)
     active = torch.cat([torch.ones_like(program.b, dtype=torch.bool), none], -1)
     u, s, _ = solve_equality(program, active, reduction)
+    if count:  # where Q is hardly curved, that minimiser is far from everything
+        shrink = (NEAR / u.abs().amax(-1, keepdim=True)).clamp(max=1.0)
+        u, s = shrink * u, shrink * s
     slack = program.h - times(program.G, u)
     if not count:
         return Iterate(u, s, slack, slack.clone())
@@ -199,20 +154,17 @@ def residuals(program: Program, point: Iterate, curve: Tensor | None = None) -> 
 def residual(program: Program, point: Iterate, right: Residuals | None = None) -> Tensor:  # (batch,)
     """The largest violation of the optimality conditions, relative to the sizes of the numbers in them."""
     right = residuals(program, point) if right is None else right
-    force = _size(program.q, right.curve, point.l.abs() * program.G.abs().amax(-1))
-    place = _size(program.b, program.h, point.u)
-    gap = point.w * point.l
-    parts = (
-        (_size(right.dual, floor=0.0), force),
-        (_size(right.equal, right.unequal, floor=0.0), place),
-        (_size(gap, floor=0.0), force * place),
-    )
-    return torch.stack([part / size for part, size in parts]).amax(0).nan_to_num(nan=torch.inf)
+    force = _size(program.q, right.curve, point.l * program.G.abs().amax(-1))
+    far = _size(point.u)
+    at_A, at_G = torch.maximum(program.b.abs(), far), torch.maximum(program.h.abs(), far)
+    gap = point.w * point.l / (force * at_G)
+    parts = (right.dual / force, right.equal / at_A, right.unequal / at_G, gap)
+    return torch.cat(parts, -1).abs_().amax(-1).nan_to_num(nan=torch.inf)
 
 
-def _size(*rows: Tensor, floor: float = 1.0) -> Tensor:
-    least = rows[0].new_full((len(rows[0]), 1), floor)
-    return torch.cat([least, *rows], -1).abs_().amax(-1)
+def _size(*rows: Tensor) -> Tensor:  # (batch, 1)
+    """The largest number in these rows, but at least 1, which is the size of objective, rows and bounds."""
+    return torch.cat(rows, -1).abs_().amax(-1, keepdim=True).clamp_(min=1.0)
 
 
 def _step(program: Program, point: Iterate, right: Residuals, reduction: Reduction | None) -> tuple[Iterate, Tensor]:

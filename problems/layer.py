@@ -101,7 +101,7 @@ class Layer(DeclarativeNode):
         """The inputs of the problem from those of a call, but for the setting; an input that was left out is None."""
         return xs
 
-    def blank(self, *xs: Tensor) -> Tensor | None:  # noqa: ARG002
+    def blank(self, *xs: Any) -> Tensor | None:  # noqa: ARG002
         """Where the solution is zero because the inputs of a call leave it out, such as a score of -inf."""
         return None
 
@@ -113,12 +113,12 @@ class Layer(DeclarativeNode):
         padded = (*xs, *(None,) * (len(self.required) + len(self.optional) - len(xs)))
         return padded if padded[-1] is not None else (*padded[:-1], own)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
         """The solutions: see :meth:`DeclarativeNode.forward`."""
         return self._blanked(super().forward(*xs, start=start), xs)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
         """Solve the batch and return all that is known about it: see :meth:`DeclarativeNode.solve`."""
         solution = super().solve(*xs, start=start)

@@ -19,8 +19,9 @@ from declarative.structure import Kind
 
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Iterate, Normalised, Program, residual, residuals, solve_equality, solve_program
+from .interior import Iterate, residual, residuals, solve_equality, solve_program
 from .layer import Inputs, Layer, Options
+from .program import Normalised, Program
 from .settings import require_count
 from .systems import Left, LeftSystem, Reduction, times
 
@@ -134,11 +135,11 @@ class QuadraticProgram(Layer):
 
     def complete(self, Q: Tensor, q: Tensor, *rest: Tensor | None) -> Inputs:
         found = [Q, q]
-        for names, rows, right in (("A and b", *rest[:2]), ("G and h", *rest[2:])):
+        for rows, right, names in zip(rest[::2], rest[1::2], ("A and b", "G and h"), strict=True):
             if (rows is None) != (right is None):
                 raise ValueError(f"{names} belong together: give both or neither.")
-            found += [q.new_zeros(len(q), 0, q.shape[-1]) if rows is None else rows]
-            found += [q.new_zeros(len(q), 0) if right is None else right]
+            found.append(q.new_zeros(len(q), 0, q.shape[-1]) if rows is None else rows)
+            found.append(q.new_zeros(len(q), 0) if right is None else right)
         return tuple(found)
 
 
@@ -155,17 +156,17 @@ class _Quadratic(Solver):
         if raw.multipliers is None:
             return None
         # The symmetric part of Q is not formed for one product with it.
-        program, size, of_y, of_l = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
-        curve = (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * size)
+        program, size, unit, of_y, of_l = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
+        u, curve = raw.y / unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * size)
         y, pull = -raw.multipliers[:, : batch.p] / of_y, -raw.multipliers[:, batch.p :] / of_l
-        slack = program.h - times(program.G, raw.y)
-        small = kink_tolerance(raw.y.dtype)
-        weak = (slack <= small * raw.y.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+        slack = program.h - times(program.G, u)
+        small = kink_tolerance(u.dtype)
+        weak = (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
         held = (pull > slack.clamp(min=0.0)) & ~weak
-        point = Iterate(raw.y, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        point = Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
-        found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(raw.y.dtype)
+        found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
         always = torch.ones_like(program.b, dtype=torch.bool)
         multipliers = torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1)
         active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
@@ -228,9 +229,9 @@ def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, l
     told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
     messages = tuple(told.get(code, "") for code in codes.tolist())
     multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
-    lengths = torch.cat([given.of_y, given.of_l], -1)
-    factor = None if left is None else replace(left, size=given.size, lengths=lengths)
-    return RawSolution(point.u, multipliers, codes, iterations, messages, factors=factor)
+    lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
+    factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
+    return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)
 
 
 def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)

@@ -112,7 +112,8 @@ class Reference(nn.Module):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # NumPy's, to cvxpylayers
             (y,) = self.layer(*parameters, solver_args=settings)
-        return self.statement.scale * y
+        solution: Tensor = self.statement.scale * y
+        return solution
 
 
 def reference(layer: Layer, *xs: Tensor | None, settings: Settings | None = None) -> Reference:

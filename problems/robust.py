@@ -56,6 +56,7 @@ PENALTIES: dict[str, Callable[[Tensor, Number], Tensor]] = {
     "truncated": truncated_quadratic,
 }
 CONVEX = ("quadratic", "pseudo-huber", "huber")
+HALVINGS = 60  # of an interval
 SWEEPS = 50  # of reweighting, which never raises the objective; Newton's method does the rest
 
 
@@ -145,5 +146,18 @@ def _centre(*xs: Tensor, penalty: str, setting: Setting) -> Tensor:  # (batch, m
         u = new
         if still.all():
             break
+    else:  # reweighting creeps where a penalty is nearly an absolute value
+        u = torch.cat([u, _bisected(x, scale, weight)], -1) if penalty in CONVEX else u
     value = phi(u.unsqueeze(-1) - points, scale).sum(-1)
     return u.gather(-1, value.argmin(-1, keepdim=True)).squeeze(-1)
+
+
+def _bisected(x: Tensor, scale: Tensor, weight: Callable[[Tensor, Number], Tensor]) -> Tensor:  # (batch, 1)
+    """Where the slope sum_i phi'(u - x_i) of a convex penalty changes its sign."""
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        away = middle - x
+        falls = (weight(away, scale.squeeze(-1)) * away).sum(-1, keepdim=True) < 0
+        low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
+    return (low + high) / 2

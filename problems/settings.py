@@ -56,7 +56,7 @@ class Setting:
         """The other inputs in the precision of a tensor, and the setting as a column, (batch, 1)."""
         others, value = self.split([x.to(like.dtype) for x in xs])
         if not isinstance(value, Tensor):
-            return others, like.new_full((len(like), 1), value)
+            return others, like.new_full((len(like), 1), float(value))
         self.check(value)
         return others, value.unsqueeze(-1)
 

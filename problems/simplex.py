@@ -111,11 +111,12 @@ class EntropicSimplex(Layer):
 
     def prepare(self, *xs: Tensor) -> Inputs:
         x, *rest = super().prepare(*xs)
-        temperature = rest[0].detach().unsqueeze(-1) if rest else self.setting.value
+        assert self.setting is not None
+        temperature = self.setting.columns((x, *rest), x)[1].detach()
         return _unmasked(x, 100 * temperature), *rest  # exp(-100) is lost beside 1
 
-    def blank(self, x: Tensor, *rest: Tensor) -> Tensor | None:  # noqa: ARG002
-        return _mask(x)
+    def blank(self, *xs: Tensor) -> Tensor | None:
+        return _mask(xs[0])
 
 
 def _mask(x: Tensor) -> Tensor | None:
@@ -144,7 +145,8 @@ def _sparsemax(x: Tensor) -> Tensor:
 
 def _judge_sparsemax(x: Tensor, u: Tensor) -> Assessment:
     """The gradient u - x is the first multiplier where u > 0, and not less elsewhere."""
-    gradient, free = u - x, u > 0
+    top, free = x.amax(-1, keepdim=True), u > 0
+    gradient = u - (x - top)  # up to a constant, which would take digits away
     first = (torch.where(free, gradient, 0.0).sum(-1) / free.sum(-1)).unsqueeze(-1)
     slope = gradient.abs().amax(-1, keepdim=True).clamp(min=1.0)
     pull = torch.where(free, 0.0, first - gradient)  # not positive where a bound holds u at zero
@@ -152,7 +154,7 @@ def _judge_sparsemax(x: Tensor, u: Tensor) -> Assessment:
     weak = (u <= small) & (pull.abs() <= small * slope)
     held = ~free & ~weak
     stationarity = (torch.where(free, gradient - first, pull.clamp(min=0.0)) / slope).abs().amax(-1)
-    multipliers = torch.cat([first, torch.where(held, pull, 0.0)], -1)
+    multipliers = torch.cat([first - top, torch.where(held, pull, 0.0)], -1)
     always = torch.ones_like(first, dtype=torch.bool)
     active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
     return judged(multipliers, stationarity, (u.sum(-1) - 1).abs(), active, weak)

@@ -31,7 +31,7 @@ def regularised_cost(M: Tensor, *rest: Tensor) -> Tensor:
     return cost + divergence / gamma
 
 
-def marginal_errors(M: Tensor, *rest: Number) -> Tensor:
+def marginal_errors(M: Tensor, *rest: Tensor) -> Tensor:
     """[P 1 - r; P' 1 - c] without its last entry, which follows from the others; ``rest`` is that of the cost."""
     *marginals, _, P = rest
     r, c = marginals or uniform_marginals(M)
@@ -110,16 +110,16 @@ class OptimalTransport(Layer):
         r, c = _marginal(r, c, M.shape[1]), _marginal(c, r, M.shape[2])
         for name, x in (("r", r), ("c", c)):
             _check_marginal(name, x)
+        if left_out is not None:
+            M, r, c = torch.where(left_out, 0.0, M), _padded(r), _padded(c)
         masses = r.sum(-1, keepdim=True), c.sum(-1, keepdim=True)
         if visible(r, c):
             _same_mass(*masses)
         common = (masses[0] + masses[1]) / 2
-        if left_out is not None:
-            M, r, c = torch.where(left_out, 0.0, M), _padded(r), _padded(c)
         return M, r * (common / masses[0]), c * (common / masses[1])
 
-    def blank(self, M: Tensor, *rest: Tensor | None) -> Tensor | None:  # noqa: ARG002
-        r, c = (*rest, None, None)[:2]
+    def blank(self, *xs: Tensor | None) -> Tensor | None:
+        _, r, c = (*xs, None, None)[:3]
         zeros = [x.unsqueeze(dim) == 0 for x, dim in ((r, -1), (c, -2)) if x is not None]
         if not zeros or (visible(*zeros) and not any(zero.any() for zero in zeros)):
             return None
@@ -220,10 +220,12 @@ class TransportSystem(System):
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             free, t = plan * r.view(plan.shape), t / gamma.squeeze(-1)
-            rows, columns = free.sum(-1) - t[:, :m], (free.sum(-2))[:, :-1] - t[:, m:]
-            # The equation that was left out is the one that makes both sides carry the same mass.
-            last = rows.sum(-1, keepdim=True) - columns.sum(-1, keepdim=True)
-            s, columns = solve_schur(plan, rows, torch.cat([columns, last], -1))
+            # The equation that was left out is the one that makes both sides carry the same mass. Beside a marginal of
+            # padding, rounding errors of the others' sum would be large.
+            last = t[:, :m].sum(-1, keepdim=True) - t[:, m:].sum(-1, keepdim=True)
+            noise = 64 * torch.finfo(t.dtype).eps * t.abs().sum(-1, keepdim=True)
+            t = torch.cat([t, torch.where(last.abs() <= noise, 0.0, last)], -1)
+            s, columns = solve_schur(plan, free.sum(-1) - t[:, :m], free.sum(-2) - t[:, m:])
             s = torch.cat([s, columns[:, :-1]], -1)
             for part in self._parts(s):
                 free.addcmul_(plan, part, value=-1)  # in place: to get new memory takes longer than to fill it

@@ -66,6 +66,7 @@ NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.01  # of the Hessian's diagonal; the factors by which it changes
 LEAST_SHIFT = 1e-8
+HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
@@ -302,7 +303,8 @@ class _Loop:
             result = self._leave_saddle(model, state).where(saddle, result)
             record = dataclasses.replace(record, nudges=record.nudges + saddle)
         refused = stepping & ~saddle & ~accepted
-        failures = torch.where(refused, record.failures + 1, torch.where(stepping, 0, record.failures))
+        creeping = refused | (stepping & (state.shift > HOPELESS_SHIFT))
+        failures = torch.where(creeping, record.failures + 1, torch.where(stepping, 0, record.failures))
         theta = model.residual().abs().sum(-1)
         small = 10 * self.tolerances[0]
         lost = refused & (largest(model.violated().abs()) > small)

@@ -18,7 +18,7 @@ from ..optimality import largest
 from ..problem import Batch
 
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
-BOUNDARY = 0.99  # the fraction of the way to s = 0 that a step may go, at least
+BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
@@ -265,7 +265,7 @@ def room(s: Tensor, ds: Tensor, barrier: Tensor) -> Tensor:  # (batch,)
     """The longest step that keeps s positive."""
     if not s.shape[-1]:
         return torch.ones_like(barrier)
-    fraction = torch.maximum(1 - barrier, torch.full_like(barrier, BOUNDARY)).unsqueeze(-1)
+    fraction = (1 - barrier).clamp(*BOUNDARY).unsqueeze(-1)
     return torch.where(ds < 0, -fraction * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
 
 

@@ -16,7 +16,7 @@ from ..problem import Batch
 from ..solution import RawSolution, Status
 from .compaction import compacted
 
-STEPS = 25  # quadratic convergence needs a handful; each problem stops by itself
+STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
 ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
@@ -65,7 +65,8 @@ def polish(
         moved = u[rows] + torch.where(here.step.isfinite().all(-1, keepdim=True), here.step, 0.0)
         way = None if travel is None else travel[rows]
         new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way, minimum=minimum)
-        better = improving[rows] & (new.residual < here.residual)
+        nearer = _length(new, u[rows]) < 0.9 * _length(here, u[rows])  # at a solution of size zero nothing is relative
+        better = improving[rows] & ((new.residual < here.residual) | (nearer & (new.residual < torch.inf)))
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])
         best = best.put(accepted, new.take(better))

@@ -28,6 +28,7 @@ from declarative import (
     compare,
     conformance,
 )
+from problems.layer import Options
 from tests.support.fuzz_table import attempt, odd_objects, odd_tensors
 from tests.support.helpers import half_square, normalise
 from tests.support.problem_table import TABLE, Case
@@ -157,7 +158,7 @@ def test_the_arguments_of_a_node():
 def test_the_arguments_of_the_layers(kind):
     tally = Tally()
     xs = next([x.detach() for x in case.inputs()] for case in TABLE if type(case.layer) is kind)
-    for argument in inspect.signature(kind).parameters:
+    for argument in {*inspect.signature(kind).parameters, *Options.__annotations__} - {"options"}:
         for name, value in odd(X):
             tally(f"{argument} {name}", lambda a=argument, value=value: kind(**{a: value})(*xs))
     for right in ("exact", "identity"):

@@ -5,23 +5,32 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 from declarative import NumericalWarning, SolverError, Status
+from problems.shapes import DIMENSIONS
 
 from ..support.problem_table import RULES, TABLE, Case
+from .with_settings import WITH_SETTINGS
 
 DTYPES = (torch.float64, torch.float32)
-each_problem = pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
+each_problem = pytest.mark.parametrize("case", [*TABLE, *WITH_SETTINGS], ids=lambda case: case.name)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def weights(x: Tensor) -> Tensor:
     """A cotangent without symmetry."""
     return torch.linspace(-1, 2, x.numel(), dtype=x.dtype).cos().view(x.shape) + 0.3
+
+
+def part(case: Case, xs: Sequence[Tensor], rows: slice) -> list[Tensor]:
+    """The inputs of some of the problems; what all of them share stays as it is."""
+    names = (*case.layer.required, *case.layer.optional)
+    return [x[rows] if x.dim() == len(DIMENSIONS[name]) else x for name, x in zip(names, xs, strict=False)]
 
 
 def assert_same(one: Tensor, other: Tensor, dtype: torch.dtype) -> None:
@@ -94,15 +103,14 @@ def test_each_problem_alone_is_the_same(case: Case):
     together = case.layer(*xs)
     size = len(together)
     for i in range(size):
-        alone = case.layer(*(x[i : i + 1] if len(x) == size and x.dim() > 1 else x for x in xs))
+        alone = case.layer(*part(case, xs, slice(i, i + 1)))
         assert_same(alone, together[i : i + 1], torch.float64)
 
 
 @each_problem
 def test_no_problems(case: Case):
     xs = case.inputs()
-    size = len(case.layer(*xs))
-    y = case.layer(*(x[:0] if len(x) == size and x.dim() > 1 else x for x in xs))
+    y = case.layer(*part(case, xs, slice(0)))
     assert y.shape[0] == 0
     grads = torch.autograd.grad(y.sum(), xs)
     assert all((grad == 0).all() for grad in grads)
@@ -124,7 +132,7 @@ def test_not_a_number_is_a_status(case: Case):
     with pytest.warns(NumericalWarning, match="not_finite"):
         y = masked(*xs)
     (grad,) = torch.autograd.grad((y * weights(y))[0].sum(), xs[0])
-    good = [x.detach()[:1] if len(x) == len(y) and x.dim() > 1 else x.detach() for x in xs]
+    good = [x.detach() for x in part(case, xs, slice(1))]
     good[0].requires_grad_()
     alone = case.layer(*good)
     (expected,) = torch.autograd.grad((alone * weights(y)[:1]).sum(), good[0])
@@ -148,7 +156,7 @@ def test_bad_inputs(case: Case):
 @each_problem
 def test_half_precision_comes_back(case: Case):
     xs = [x.detach().to(torch.bfloat16) for x in case.inputs()]
-    if case.name.startswith("transport") and len(xs) == 3:
+    if case.name.startswith("transport") and len(xs) >= 3:
         with pytest.raises(TypeError, match="too coarse"):
             case.layer(*xs)
         xs = xs[:1]

@@ -169,16 +169,18 @@ def test_one_iteration_is_not_enough():
 def test_bad_marginals():
     M, ot = costs(2, 3, 4), OptimalTransport()
     third, fourth = torch.full((3,), 1 / 3, dtype=DOUBLE), torch.full((4,), 1 / 4, dtype=DOUBLE)
-    with pytest.raises(ValueError, match="positive"):
-        ot(M, torch.tensor([0.5, 0.5, 0.0], dtype=DOUBLE), fourth)
-    with pytest.raises(ValueError, match="positive"):
-        torch.vmap(ot)(M.unsqueeze(1), torch.tensor([0.5, 0.5, 0.0], dtype=DOUBLE).expand(2, 1, 3))
+    with pytest.raises(ValueError, match="negative"):
+        ot(M, torch.tensor([0.5, 0.6, -0.1], dtype=DOUBLE), fourth)
+    with pytest.raises(ValueError, match="negative"):
+        torch.vmap(ot)(M.unsqueeze(1), torch.tensor([0.5, 0.6, -0.1], dtype=DOUBLE).expand(2, 1, 3))
+    with pytest.raises(ValueError, match="have a mass"):
+        ot(M, 0 * third, 0 * fourth)
     with pytest.raises(ValueError, match=r"same mass.*problem 0"):
         ot(M, 2 * third, fourth)
     with pytest.raises(ValueError, match="must have shape"):
         ot(M, fourth, fourth)
-    with pytest.raises(TypeError, match="4 inputs"):
-        ot(M, third, fourth, fourth)
+    with pytest.raises(TypeError, match="5 inputs"):
+        ot(M, third, fourth, torch.ones(2), fourth)
     for gamma in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="gamma"):
             OptimalTransport(gamma)

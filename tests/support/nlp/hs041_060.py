@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 
 from .hs001_020 import valley
-from .programme import Programme, componentwise, numbers
+from .programme import Programme, componentwise, numbers, readings
 
 # Available chlorine by age of the product, for HS57
 WEEKS = numbers(
     [8] * 2 + [10] * 4 + [12] * 4 + [14] * 3 + [16] * 3 + [18] * 2 + [20] * 3 + [22] * 3 + [24] * 3 + [26] * 3
     + [28] * 2 + [30] * 3 + [32] * 2 + [34] + [36] * 2 + [38] * 2 + [40, 42]
 )  # fmt: skip
-CHLORINE = numbers(
-    [0.49, 0.49, 0.48, 0.47, 0.48, 0.47, 0.46, 0.46, 0.45, 0.43, 0.45, 0.43, 0.43, 0.44, 0.43, 0.43, 0.46, 0.45]
-    + [0.42, 0.42, 0.43, 0.41, 0.41, 0.40, 0.42, 0.40, 0.40, 0.41, 0.40, 0.41, 0.41, 0.40, 0.40, 0.40, 0.38, 0.41]
-    + [0.40, 0.40, 0.41, 0.38, 0.40, 0.40, 0.39, 0.39]
+CHLORINE = readings(
+    """
+    0.49 0.49 0.48 0.47 0.48 0.47 0.46 0.46 0.45 0.43 0.45 0.43 0.43 0.44 0.43 0.43 0.46 0.45 0.42 0.42 0.43
+    0.41 0.41 0.40 0.42 0.40 0.40 0.41 0.40 0.41 0.41 0.40 0.40 0.40 0.38 0.41 0.40 0.40 0.41 0.38 0.40 0.40
+    0.39 0.39
+    """
 )
 
 
@@ -99,8 +101,9 @@ PROBLEMS = [
         "HS47",
         lambda x1, x2, x3, x4, x5: (x1 - x2) ** 2 + (x2 - x3) ** 3 + (x3 - x4) ** 4 + (x4 - x5) ** 4,
         [2, sqrt(2), -1, 2 - sqrt(2), 0.5],
-        0.0,
+        -0.0267141826939,
         lambda x1, x2, x3, x4, x5: [x1 + x2**2 + x3**3 - 3, x2 - x3**2 + x4 - 1, x1 * x5 - 1],
+        others=[0],  # printed as the solution; there is descent from it, but of third order only
     ),
     componentwise(
         "HS48",
@@ -170,6 +173,7 @@ PROBLEMS = [
         ],
         lower=0,
         upper=[1, inf, inf, 1, inf, inf],
+        others=[20 / 3],
     ),
     componentwise(
         "HS56",
@@ -208,6 +212,7 @@ PROBLEMS = [
         inequality=lambda x1, x2: [700 - x1 * x2, x1**2 / 125 - x2, 5 * (x1 - 55) - (x2 - 50) ** 2],
         lower=0,
         upper=[75, 65],
+        others=[-6.7495052737],
     ),
     componentwise(
         "HS60",

@@ -2,10 +2,11 @@
 
 There is no problem 82 or 94; 85 is a long simulation and 87 has jumps: both are left out.
 """
-# ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
+# ruff: noqa: ARG001, ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi, tan
 
 import torch
@@ -23,6 +24,7 @@ RESOURCES = numbers(
         [-326669.5104, 7390.68412, -27.8986976, 16643.076, 30988.146],
     ]
 )
+LIMITS = numbers([294e3, 294e3, 277.2e3])
 
 # HS86 and its dual HS117, the first problem of Colville
 SHELL_LINEAR = numbers([-15, -27, -36, -18, -12])
@@ -85,7 +87,7 @@ SLOPE = 2 * (ROOTS.sin() - ROOTS * ROOTS.cos()) / ROOTS**3  # the integrals of (
 
 
 def heating_error(u: Tensor) -> Tensor:
-    """The squared distance of the temperatures at the end from (1 - s^2) / 2, when the heat is switched at times u^2."""
+    """The squared distance of the final temperatures from (1 - s^2) / 2, when the heat is switched at times u^2."""
     switches = u.square().flip(0).cumsum(0).flip(0)
     signs = numbers([1.0] + [2.0 * (-1) ** i for i in range(1, len(u))])
     final = (signs[:, None] * torch.exp(-switches[:, None] * ROOTS**2)).sum(0) + (-1) ** len(u)
@@ -127,7 +129,7 @@ def separation(x1: Tensor, x2: Tensor, x3: Tensor, x4: Tensor, x5: Tensor, x6: T
     ]  # fmt: skip
 
 
-def separating(name: str, optimum: float, needed: list[float]) -> Programme:
+def separating(name: str, optimum: float, needed: list[float], others: Sequence[float] = ()) -> Programme:
     return componentwise(
         name,
         lambda x1, x2, x3, x4, x5, x6: 4.3 * x1 + 31.8 * x2 + 63.3 * x3 + 15.8 * x4 + 68.5 * x5 + 4.7 * x6,
@@ -136,6 +138,7 @@ def separating(name: str, optimum: float, needed: list[float]) -> Programme:
         inequality=lambda *x: [need - row for need, row in zip(needed, separation(*x), strict=True)],
         lower=0,
         upper=[0.31, 0.046, 0.068, 0.042, 0.028, 0.0134],
+        others=others,
     )
 
 
@@ -165,7 +168,7 @@ PROBLEMS = [
         lambda u: 24345 - affine_in_mix(GAIN, u),
         [2.52, 2, 37.5, 9.25, 6.8],
         -5280335.133,
-        inequality=lambda u: [-affine_in_mix(RESOURCES, u), affine_in_mix(RESOURCES, u) - numbers([294e3, 294e3, 277.2e3])],
+        inequality=lambda u: [-affine_in_mix(RESOURCES, u), affine_in_mix(RESOURCES, u) - LIMITS],
         lower=[0, 1.2, 20, 9, 6.5],
         upper=[1000, 2.4, 60, 9.3, 7],
     ),
@@ -192,8 +195,8 @@ PROBLEMS = [
     ),
     separating("HS95", 0.015619514, [4.97, -1.88, -29.08, -78.02]),
     separating("HS96", 0.015619514, [4.97, -1.88, -69.08, -118.02]),
-    separating("HS97", 3.1358091, [32.97, 25.12, -29.08, -78.02]),
-    separating("HS98", 3.1358091, [32.97, 25.12, -124.08, -173.02]),
+    separating("HS97", 3.1358091, [32.97, 25.12, -29.08, -78.02], [4.0712463565]),
+    separating("HS98", 3.1358091, [32.97, 25.12, -124.08, -173.02], [4.0712463565]),
     Programme(
         "HS99",
         lambda u: -flight(u)[0] ** 2,

@@ -2,7 +2,7 @@
 
 There is no problem 115.
 """
-# ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
+# ruff: noqa: ARG001, ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
 

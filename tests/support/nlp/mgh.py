@@ -11,7 +11,7 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from .programme import Programme, numbers
+from .programme import Programme, numbers, readings
 
 Residual = Callable[[Tensor], Tensor]
 
@@ -61,8 +61,10 @@ def gaussian(u):
     return u[0] * torch.exp(-u[1] * ((8 - steps(15)) / 2 - u[2]) ** 2 / 2) - BELL
 
 
-RESISTANCES = numbers(
-    [34780, 28610, 23650, 19630, 16370, 13720, 11540, 9744, 8261, 7030, 6005, 5147, 4427, 3820, 3307, 2872]
+RESISTANCES = readings(
+    """
+    34780 28610 23650 19630 16370 13720 11540 9744 8261 7030 6005 5147 4427 3820 3307 2872
+    """
 )
 
 
@@ -112,10 +114,11 @@ def brown_dennis(u):
     return (u[0] + t * u[1] - t.exp()) ** 2 + (u[2] + u[3] * t.sin() - t.cos()) ** 2
 
 
-DECAY = numbers(
-    [0.844, 0.908, 0.932, 0.936, 0.925, 0.908, 0.881, 0.850, 0.818, 0.784, 0.751, 0.718, 0.685, 0.658, 0.628, 0.603]
-    + [0.580, 0.558, 0.538, 0.522, 0.506, 0.490, 0.478, 0.467, 0.457, 0.448, 0.438, 0.431, 0.424, 0.420, 0.414, 0.411]
-    + [0.406]
+DECAY = readings(
+    """
+    0.844 0.908 0.932 0.936 0.925 0.908 0.881 0.850 0.818 0.784 0.751 0.718 0.685 0.658 0.628 0.603 0.580 0.558
+    0.538 0.522 0.506 0.490 0.478 0.467 0.457 0.448 0.438 0.431 0.424 0.420 0.414 0.411 0.406
+    """
 )
 
 
@@ -130,12 +133,13 @@ def biggs(u):
     return u[2] * torch.exp(-t * u[0]) - u[3] * torch.exp(-t * u[1]) + u[5] * torch.exp(-t * u[4]) - y
 
 
-PEAKS = numbers(
-    [1.366, 1.191, 1.112, 1.013, 0.991, 0.885, 0.831, 0.847, 0.786, 0.725, 0.746, 0.679, 0.608, 0.655, 0.616, 0.606]
-    + [0.602, 0.626, 0.651, 0.724, 0.649, 0.649, 0.694, 0.644, 0.624, 0.661, 0.612, 0.558, 0.533, 0.495, 0.500, 0.423]
-    + [0.395, 0.375, 0.372, 0.391, 0.396, 0.405, 0.428, 0.429, 0.523, 0.562, 0.607, 0.653, 0.672, 0.708, 0.633, 0.668]
-    + [0.645, 0.632, 0.591, 0.559, 0.597, 0.625, 0.739, 0.710, 0.729, 0.720, 0.636, 0.581, 0.428, 0.292, 0.162, 0.098]
-    + [0.054]
+PEAKS = readings(
+    """
+    1.366 1.191 1.112 1.013 0.991 0.885 0.831 0.847 0.786 0.725 0.746 0.679 0.608 0.655 0.616 0.606 0.602 0.626
+    0.651 0.724 0.649 0.649 0.694 0.644 0.624 0.661 0.612 0.558 0.533 0.495 0.500 0.423 0.395 0.375 0.372 0.391
+    0.396 0.405 0.428 0.429 0.523 0.562 0.607 0.653 0.672 0.708 0.633 0.668 0.645 0.632 0.591 0.559 0.597 0.625
+    0.739 0.710 0.729 0.720 0.636 0.581 0.428 0.292 0.162 0.098 0.054
+    """
 )
 
 
@@ -254,7 +258,7 @@ PROBLEMS = [
     ),
     least_squares("Jennrich and Sampson", jennrich_sampson, [0.3, 0.4], 124.36218236),
     least_squares("helical valley", helical_valley, [-1, 0, 0]),
-    least_squares("Bard", bard, [1, 1, 1], 8.2148773e-3, others=[17.4286]),
+    least_squares("Bard", bard, [1, 1, 1], 8.2148773e-3),
     least_squares("Gaussian", gaussian, [0.4, 1, 0], 1.1279328e-8),
     least_squares("Meyer", meyer, [0.02, 4000, 250], 87.945855),
     least_squares("Gulf", gulf, [5, 2.5, 0.15]),
@@ -264,7 +268,7 @@ PROBLEMS = [
     least_squares("Kowalik and Osborne", kowalik_osborne, [0.25, 0.39, 0.415, 0.39], 3.0750561e-4),
     least_squares("Brown and Dennis", brown_dennis, [25, 5, -5, -1], 85822.201626),
     least_squares("Osborne 1", osborne_1, [0.5, 1.5, -1, 0.01, 0.02], 5.4648947e-5),
-    least_squares("Biggs", biggs, [1, 2, 1, 1, 1, 1], others=[5.6556499e-3]),
+    least_squares("Biggs", biggs, [1, 2, 1, 1, 1, 1]),
     least_squares("Osborne 2", osborne_2, [1.3, 0.65, 0.65, 0.7, 0.6, 3, 5, 7, 2, 4.5, 5.5], 4.0137736e-2),
     least_squares("Watson 6", watson, [0] * 6, 2.2876701e-3),
     least_squares("Watson 9", watson, [0] * 9, 1.3997601e-6),
@@ -277,7 +281,7 @@ PROBLEMS = [
     least_squares("penalty II 10", penalty_2, [0.5] * 10, 2.9366054e-4),
     least_squares("variably dimensioned", variably_dimensioned, [1 - i / 10 for i in range(1, 11)]),
     least_squares("trigonometric", trigonometric, [1 / 10] * 10, others=[2.7950611e-5]),
-    least_squares("Brown almost linear", brown_almost_linear, [0.5] * 10, others=[1.0]),
+    least_squares("Brown almost linear", brown_almost_linear, [0.5] * 10),
     least_squares("discrete boundary value", discrete_boundary, [t * (t - 1) for t in grid(10).tolist()]),
     least_squares("discrete integral equation", discrete_integral, [t * (t - 1) for t in grid(10).tolist()]),
     least_squares("Broyden tridiagonal", broyden_tridiagonal, [-1] * 10),

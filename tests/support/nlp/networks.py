@@ -140,7 +140,7 @@ PROBLEMS = [
     Programme("Braess", braess, [3, 3, 0, 3, 3], 386.0, balance(4, BRAESS, from_first_to_last(4, 6)), lower=0),
     water("water 3 x 3", 15.843512253),
     transport(),
-    pooling("Haverly 1", -400.0, 100, 16, [-100, 0]),
-    pooling("Haverly 2", -600.0, 600, 16, [-400, 0]),
-    pooling("Haverly 3", -750.0, 100, 13, [-125, 0]),
+    pooling("Haverly 1", -400.0, 100, 16, [-100]),
+    pooling("Haverly 2", -600.0, 600, 16, [-400]),
+    pooling("Haverly 3", -750.0, 100, 13, [-125]),
 ]

@@ -45,7 +45,7 @@ class Grid:
     shunts: dict[int, float]
 
     def admittances(self) -> tuple[Tensor, Tensor]:
-        """Of all buses, and of the rated branches: two rows each, for the current into it at its tail and at its head."""
+        """Of all buses, and of the rated branches: two rows each, for the currents at its tail and at its head."""
         bus = torch.zeros(self.buses, self.buses, dtype=torch.complex128)
         ends = []
         for branch in self.branches:

@@ -24,8 +24,8 @@ class Programme:
 
     ``optimum`` is the published optimal value. Where the publication was wrong or rounded, it is the value on which two
     independent solvers agree. ``others`` are the values at further local minima: right answers, though not the best.
-    A programme is ``regular`` if multipliers exist at its solution. Values are compared in units of ``unit``, or of the
-    optimum where that is larger.
+    A programme is ``regular`` if its constraints qualify at the solution: multipliers exist and are bounded. Values are
+    compared in units of ``unit``, or of the optimum where that is larger.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Programme:
         return "unconstrained" if self.bounds is None else "bounds"
 
     @property
-    def solution(self) -> Tensor:
-        """A point with the optimal value, from an independent solver."""
-        return torch.tensor(_solutions()[self.name], dtype=torch.float64)
+    def solutions(self) -> list[Tensor]:
+        """Points with the optimal value and with each of the other values, from independent solvers."""
+        return [numbers(point) for point in _solutions().get(self.name, [])]
 
     def inequality_rows(self, u: Tensor) -> Tensor:
         """The inequalities, and after them the bounds, as rows that must not be positive."""
@@ -102,7 +102,7 @@ class Programme:
 
     @property
     def tolerance(self) -> float:
-        """Where there are no multipliers, the value falls like a root of the violation."""
+        """Where the constraints do not qualify, the value changes like a root of the violation."""
         return 1e-6 if self.regular else 1e-3
 
     def node(self, **options) -> DeclarativeNode:
@@ -143,6 +143,11 @@ def numbers(values) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+def readings(text: str) -> Tensor:
+    """Data as they are printed."""
+    return numbers([float(word) for word in text.split()])
+
+
 @cache
-def _solutions() -> dict[str, list[float]]:
+def _solutions() -> dict[str, list[list[float]]]:
     return json.loads(SOLUTIONS.read_text())

@@ -1,8 +1,8 @@
 """Solve the whole table, one problem after the other: ``python -m tests.support.nlp.run --solver newton --time 20``.
 
-A problem is *solved* if the solver says so at a feasible point with the best known value, *local* if it is another known
-minimum, *wrong* if the solver says so anywhere else, *below* if the point is feasible and better than the best known one
-(then the table is wrong), *failed* if the solver does not claim success, and *late* if the time is over.
+A problem is *solved* if the solver says so at a feasible point with the best known value, *local* if that is another
+known minimum, *wrong* if the solver says so anywhere else, *below* if the point is feasible and better than the best
+known one (then the table is wrong), *failed* if the solver does not claim success, and *late* if the time is over.
 """
 
 from __future__ import annotations

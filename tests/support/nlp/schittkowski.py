@@ -1,4 +1,4 @@
-"""From Schittkowski, "More Test Examples for Nonlinear Programming Codes" (1987): those unlike any of the first book."""
+"""From Schittkowski, "More Test Examples for Nonlinear Programming Codes" (1987): unlike those of the first book."""
 # ruff: noqa: ARG005 - the functions of a problem all have all of its unknowns as arguments
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ PROBLEMS = [
         1.0,
         lambda x1, x2: [(x1 - 1) ** 3 - x2],
         lower=[1, 0],
+        regular=False,
     ),
     componentwise(
         "S221",
@@ -86,6 +87,7 @@ PROBLEMS = [
         inequality=lambda x1, x2: [x2 - (1 - x1) ** 3],
         lower=0,
         upper=1,
+        regular=False,
     ),
     componentwise(
         "S222",
@@ -230,6 +232,7 @@ PROBLEMS = [
         [0, 0, 0],
         -10.992806,
         lambda x1, x2, x3: [0.5 * x1 + x2 + x3 - 1, x1**2 + 2 / 3 * x2**2 + x3**2 / 4 - 4],
+        others=[-7.2056984486],
     ),
     componentwise(
         "S339",
