@@ -234,3 +234,12 @@ def test_empty_batches_everywhere():
     d = node.derivatives(torch.zeros(0, 3))
     assert d.H.shape == (0, 3, 3)
     assert torch.vmap(node)(torch.zeros(2, 0, 3)).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("order", [(torch.float32, torch.float64), (torch.float64, torch.float32)], ids=str)
+def test_the_widest_input_decides_the_precision(order):
+    node = DeclarativeNode(lambda x, a, u: (u - x - a).square().sum(), solver=lambda x, a: x + a)
+    x, a = (torch.randn(2, 3, dtype=dtype, requires_grad=True) for dtype in order)
+    y = node(x, a)
+    assert y.dtype == torch.float64
+    assert [g.dtype for g in torch.autograd.grad(y.sum(), (x, a))] == list(order)

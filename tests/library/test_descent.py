@@ -469,3 +469,13 @@ def test_transport_with_marginals_counts_what_requires_a_gradient() -> None:
     report = report_of(OptimalTransport(), M, r, r)
     assert report.g.shape == (4, 9)
     assert report["unconstrained"].expectation.tolist() == [4.0] * 4
+
+
+def test_descent_value_is_the_papers_formula() -> None:
+    """With a projector that is not symmetric, H another matrix than H_hat, and two constraints."""
+    hessian, hessian_hat = symmetric(5, 0.1, 10, batch=20), symmetric(5, 0.2, 5, batch=20)
+    rows, v = torch.randn(20, 2, 5, dtype=DOUBLE), torch.randn(20, 5, 1, dtype=DOUBLE)
+    inverse = torch.linalg.inv(hessian)
+    along = inverse - inverse @ rows.mT @ torch.linalg.inv(rows @ inverse @ rows.mT) @ rows @ inverse
+    truth = (v.mT @ along @ torch.linalg.inv(hessian_hat) @ v).flatten()
+    torch.testing.assert_close(descent.descent_value(hessian, hessian_hat, rows, v.squeeze(-1)), truth)

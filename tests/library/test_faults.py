@@ -234,3 +234,19 @@ def test_a_solver_that_returns_something_else_is_refused_in_words():
 
     with pytest.raises(TypeError, match="must return a RawSolution, but Tuple returned tuple"):
         DeclarativeNode(half_square, unit, solver=Tuple(), start=3)(X)
+
+
+class Holds(Solver):
+    """Stays on a bound, and says that the bound pushes."""
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # noqa: ARG002
+        return dataclasses.replace(RawSolution.unsolved(start), multipliers=torch.full((batch.size, 1), -3.0).to(start))
+
+
+def test_a_bound_that_should_let_go_holds_no_solution():
+    node = DeclarativeNode(
+        half_square, inequality=lambda _, u: u - 1, solver=Holds(), start=torch.ones(1), on_failure="mask"
+    )
+    with pytest.warns(NumericalWarning, match="not_optimal"):
+        solution = node.solve(torch.tensor([[0.0], [4.0]], dtype=DOUBLE))
+    assert solution.status == [Status.NOT_OPTIMAL, Status.CONVERGED]

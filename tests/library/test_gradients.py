@@ -6,6 +6,10 @@ import pytest
 import torch
 
 from declarative import ClosedForm, NumericalWarning, Scipy, SolverError
+from declarative.optimality import assess
+from declarative.problem import Batch, Problem
+from declarative.solution import RawSolution
+from declarative.solvers.polish import polish
 from tests.support.helpers import DOUBLE, REGULAR, case, cases, gradients, relative, solved_cases, up_to_sign
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -93,3 +97,15 @@ def test_a_formula_too_rough_to_be_polished_is_called_so():
     rough = ClosedForm(lambda x: problem.truth(x) + torch.linspace(0, 1, 5, dtype=DOUBLE), polish=True)
     with pytest.raises(SolverError, match="too far off to be polished"):
         problem.node(rough)(*problem.xs(4))
+
+
+def test_polishing_does_not_take_a_step_that_makes_it_worse():
+    """Beside the curved bottom of a penalty that is nearly |u - x| a Newton step leads further away."""
+    width, x = 1e-3, torch.ones(2, 1, dtype=DOUBLE)
+    problem = Problem(lambda x, u: (1 + ((u - x) / width).square()).sqrt().sum())
+    batch = Batch(problem, (x,), (0,), 2, torch.Size([1]), 0, 0)
+    y = x + torch.tensor([[1.5 * width], [0.1 * width]], dtype=DOUBLE)
+    polished = polish(batch, RawSolution.unsolved(y))
+    assert polished.y[0] == y[0]
+    assert abs(polished.y[1] - 1) < 1e-15
+    assert torch.equal(polished.assessment.residual, assess(batch, polished.y).residual)

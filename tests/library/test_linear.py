@@ -4,8 +4,15 @@ import pytest
 import torch
 
 from declarative import NumericalWarning
-from declarative.linear import DenseSystem, HessianSystem
-from declarative.linear.dense import kkt_matrix
+from declarative.linear import (
+    DenseSystem,
+    DiagonalHessianSystem,
+    DiagonalSystem,
+    HessianSystem,
+    MatrixFreeSystem,
+    ReusedSystem,
+)
+from declarative.linear.dense import kkt_matrix, least_squares
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3
@@ -109,3 +116,146 @@ def test_solutions_are_differentiable_twice_in_everything():
     arguments = [x[:3].clone().requires_grad_() for x in (hessian, jacobian, r, t)]
     assert torch.autograd.gradcheck(solve, arguments, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(solve, arguments)
+
+
+# Every implementation of the contract
+
+
+def right_hand_side(seed, count=5):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(count, size, generator=generator, dtype=DOUBLE) for size in (M, K))
+
+
+def diagonals():
+    """Definite, indefinite, definite with an inactive row, indefinite along the constraints, vanishing where fixed."""
+    generator = torch.Generator().manual_seed(4)
+    diagonal = 0.5 + torch.rand(5, M, generator=generator, dtype=DOUBLE)
+    diagonal[1, 2], diagonal[3, 4] = -3.0, -1.0
+    diagonal[4, 0] = 0.0
+    jacobian = torch.randn(5, K, M, generator=generator, dtype=DOUBLE)
+    jacobian[3] = torch.eye(M, dtype=DOUBLE)[:K]
+    active = torch.ones(5, K, dtype=torch.bool)
+    active[2, 1] = False
+    return diagonal, jacobian, active
+
+
+def matrix_free(hessian, jacobian, active):
+    return MatrixFreeSystem(
+        lambda z: (hessian @ z.unsqueeze(-1)).squeeze(-1),
+        lambda directions: directions @ hessian,
+        jacobian,
+        active,
+        lambda: DenseSystem(hessian, jacobian, active),
+        required=True,
+    )
+
+
+def definite(count=5):
+    hessian, jacobian, active = mixture(torch.Generator().manual_seed(5))
+    hessian[1:3] = hessian[0] + torch.eye(M, dtype=DOUBLE)
+    hessian[4], jacobian[4] = hessian[3], jacobian[3]
+    return hessian[:count], jacobian[:count], active[:count]
+
+
+SYSTEMS = {
+    "dense": lambda: (DenseSystem(*mixture(torch.Generator().manual_seed(6))), mixture(torch.Generator().manual_seed(6))),
+    "diagonal": lambda: (DiagonalSystem(*diagonals()), (torch.diag_embed(diagonals()[0]), *diagonals()[1:])),
+    "matrix-free": lambda: (matrix_free(*definite()), definite()),
+}
+
+
+@pytest.mark.parametrize("make", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_system_solves_and_multiplies_by_its_matrix(make):
+    system, (hessian, jacobian, active) = make()
+    r, t = right_hand_side(7)
+    for found, truth in zip(system.solve(r, t), dense(hessian, jacobian, active, r, t), strict=True):
+        for i in range(5):
+            assert relative(found[i], truth[i]) < 1e-9, i
+    z, s = right_hand_side(8)
+    mask = active.to(DOUBLE)
+    matrix = kkt_matrix(hessian, jacobian * mask.unsqueeze(-1), mask)
+    product = (matrix @ torch.cat([z, s], -1).unsqueeze(-1)).squeeze(-1)
+    for found, truth in zip(system.multiply(z, s), product.split([M, K], -1), strict=True):
+        assert relative(found, truth) < 1e-14
+
+
+def test_curvature_along_the_constraints_is_that_of_the_reduced_hessian():
+    diagonal, jacobian, active = diagonals()
+    signs = []
+    for i in range(5):
+        rows = jacobian[i][active[i]]
+        basis = torch.linalg.svd(rows).Vh[len(rows) :]
+        signs.append(int(torch.linalg.eigvalsh(basis @ torch.diag(diagonal[i]) @ basis.T)[0].sign()))
+    assert signs.count(1) >= 2
+    assert signs[3] == -1
+    assert DiagonalSystem(diagonal, jacobian, active).factorise().curvature().tolist() == signs
+    hessian = torch.diag_embed(diagonal)
+    assert DenseSystem(hessian, jacobian, active).factorise().curvature().tolist() == signs
+    assert matrix_free(hessian, jacobian, active).factorise().curvature().tolist() == signs
+
+
+def test_a_diagonal_hessian_without_curvature_gets_the_pseudo_inverse():
+    diagonal = torch.tensor([[0.0, 2.0, -4.0, 1e-17]], dtype=DOUBLE)
+    z, s = DiagonalHessianSystem(diagonal).solve(torch.ones(1, 4, dtype=DOUBLE), torch.ones(1, 2, dtype=DOUBLE))
+    assert torch.equal(z, torch.tensor([[0.0, 0.5, -0.25, 0.0]], dtype=DOUBLE))
+    assert not s.any()
+
+
+def test_conjugate_gradients_that_do_not_converge_are_replaced_and_that_is_told():
+    hessian, jacobian, active = mixture(torch.Generator().manual_seed(9))
+    r, t = right_hand_side(10)
+    with pytest.warns(NumericalWarning, match="the dense system was solved instead"):
+        found = matrix_free(hessian[1:2], jacobian[1:2], active[1:2]).solve(r[1:2], t[1:2])
+    for mine, truth in zip(found, dense(hessian, jacobian, active, r, t), strict=True):
+        assert relative(mine[0], truth[1]) < 1e-9
+
+
+# Digits
+
+
+def test_a_hessian_that_is_nearly_singular_where_a_constraint_holds_costs_no_digits():
+    """The KKT matrix is well conditioned; its Schur form alone would lose six digits."""
+    hessian = torch.tensor([[[1.0, 1 - 2.0**-20], [1 - 2.0**-20, 1.0]]], dtype=DOUBLE)
+    jacobian, active = torch.tensor([[[1.0, -1.0]]], dtype=DOUBLE), torch.ones(1, 1, dtype=torch.bool)
+    z, s = torch.tensor([[3.0, 1.0]], dtype=DOUBLE), torch.tensor([[-2.0]], dtype=DOUBLE)
+    system = DenseSystem(hessian, jacobian, active)
+    for found, truth in zip(system.solve(*system.multiply(z, s)), (z, s), strict=True):
+        assert relative(found, truth) < 1e-14
+
+
+def test_lost_digits_are_told():
+    hessian, jacobian, active = definite(3)
+    jacobian[:2, 1] = jacobian[:2, 0] + 1e-6 * jacobian[:2, 1]
+    r, t = right_hand_side(13, 3)
+    with pytest.warns(NumericalWarning, match="2 problem.*so ill-conditioned"):
+        DenseSystem(hessian, jacobian, active).solve(r, 1e-6 * t)
+
+
+def test_least_squares_with_nearly_dependent_rows():
+    generator = torch.Generator().manual_seed(11)
+    rows = torch.randn(4, K, M, generator=generator, dtype=DOUBLE)
+    rows[:, 1] = rows[:, 0] + 1e-4 * rows[:, 1]
+    rows = rows / rows.norm(dim=-1, keepdim=True)
+    right = torch.randn(4, M, generator=generator, dtype=DOUBLE)
+    truth = torch.linalg.lstsq(rows.mT, right.unsqueeze(-1)).solution.squeeze(-1)
+    assert relative(least_squares(rows, right), truth) < 1e-10
+
+
+# Factors that a solver has left
+
+
+def reused(change):
+    """A system, solved by the factors of one whose Hessian differs; what happens instead is written down."""
+    hessian, jacobian, active = definite(3)
+    system, asked = DenseSystem(hessian, jacobian, active.fill_(True)), []
+    factors = DenseSystem(hessian + change * torch.eye(M, dtype=DOUBLE), jacobian, active).factorise()
+    return system, asked, ReusedSystem(factors, system.multiply, lambda: asked.append(1) or system)
+
+
+@pytest.mark.parametrize(("change", "fits"), [(0.0, True), (1e-5, True), (30.0, False)])
+def test_a_reused_factorisation_is_corrected_or_replaced(change, fits):
+    system, asked, other = reused(change)
+    r, t = right_hand_side(12, 3)
+    for found, truth in zip(other.solve(r, t), system.solve(r, t), strict=True):
+        assert relative(found, truth) < 1e-13
+    assert bool(asked) is not fits

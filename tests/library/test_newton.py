@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
-from tests.support.helpers import DOUBLE, relative
-from tests.support.nlp import PROGRAMMES
+from declarative.solvers.newton_step import Model, factorise
+from tests.support.helpers import DOUBLE, case, relative
+from tests.support.nlp import TABLE as PROGRAMMES
 
 ONE = torch.ones(1, dtype=DOUBLE)
 
@@ -175,3 +176,42 @@ def test_a_long_step_onto_a_saddle_point_is_not_the_end():
     node = DeclarativeNode(objective, solver="newton", start=torch.zeros(2, dtype=DOUBLE))
     solution = node.solve(torch.ones(1, 1, dtype=DOUBLE))
     assert solution.objective[0] < -0.0178  # at the saddle point (1, 0) it is 0
+
+
+def test_the_weight_of_the_constraints_changes_nothing_in_a_step():
+    """A'A, added with any weight, makes H definite if it is so along the constraints; the step stays that of H."""
+    hessian = torch.diag(torch.tensor([-1.0, 2.0, 3.0], dtype=DOUBLE))[None]
+    rows = torch.tensor([[[1.0, 0.2, -0.1]]], dtype=DOUBLE)
+    vectors = torch.randn(2, 3, dtype=DOUBLE)
+    model = Model(
+        objective=ONE, gradient=vectors[:1], values=ONE[None], jacobian=rows, hessian=hessian, y=-ONE[None], s=ONE[None, :0]
+    )
+    zero = torch.zeros(1, dtype=DOUBLE)
+    assert not factorise(model, zero, zero).good
+    matrix = torch.cat([torch.cat([hessian, rows.mT], -1), torch.cat([rows, zero[:, None, None]], -1)], -2)
+    truth = torch.linalg.solve(matrix, -torch.cat([model.slope(), model.residual()], -1))
+    for weight in (3.0, 40.0):
+        factors = factorise(model, zero, weight * ONE)
+        step = factors.solve(model, ONE, model.residual())
+        assert factors.good
+        assert relative(torch.cat([step.u, step.y], -1), truth) < 1e-12
+
+
+def test_the_last_factorisation_serves_losses_of_the_multipliers_too(monkeypatch):
+    from declarative import structure
+
+    problem = case("eigenvector")  # whose H is not definite
+    (x,) = problem.xs(3)
+    solution = problem.node("newton").solve(x)
+    loss = (solution.y.pow(3) * torch.randn_like(solution.y)).sum() + solution.multipliers.pow(2).sum()
+    (dense,) = torch.autograd.grad(loss, x, create_graph=True)
+    monkeypatch.setattr(structure, "DenseSystem", None)
+    (reused,) = torch.autograd.grad(loss, x)
+    assert relative(reused, dense.detach()) < 1e-11
+
+
+def test_its_own_multipliers_are_those_of_the_solution():
+    problem = case("linear-equality")
+    (x,) = problem.xs(3)
+    unpolished = problem.node(Newton(polish=False)).solve(x)
+    assert relative(unpolished.multipliers, problem.node("closed form").solve(x).multipliers) < 1e-9

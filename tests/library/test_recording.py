@@ -10,6 +10,8 @@ from torch import nn
 
 from declarative import DeclarativeNode
 from declarative.recording import RecordingError
+from declarative.recording.passes import record
+from declarative.recording.trace import trace
 from tests.support.helpers import DOUBLE, REGULAR, RULES, gradients, relative
 
 
@@ -225,7 +227,7 @@ def storages(*tensors):
 @pytest.mark.parametrize("rule", RULES)
 def test_gradients_own_their_memory(record, rule):
     node = DeclarativeNode(
-        lambda a, b, u: (u - a - b).square().sum(), start=3, record=record, gradient=rule, solver="newton"
+        lambda a, b, u: (u + a + b).square().sum(), start=3, record=record, gradient=rule, solver="newton"
     )
     a, b = randn(4, 3).requires_grad_(), randn(4, 3, seed=1).requires_grad_()
     for _ in range(3):
@@ -322,3 +324,63 @@ def test_several_threads_record_at_once_and_leave_others_alone():
 def test_record_must_be_a_choice(record):
     with pytest.raises(TypeError, match="record must be True or False"):
         DeclarativeNode(lambda x, u: (u - x).square().sum(), start=3, record=record)
+
+
+# What only a small fault would change
+
+
+def test_another_captured_tensor_is_refused_not_mixed_in():
+    setting, x = {"scale": torch.tensor(1.0, dtype=DOUBLE)}, randn(4, 3).requires_grad_()
+    node = DeclarativeNode(
+        lambda x, u: (u - setting["scale"] * x).square().sum(), solver=lambda x: 1.0 * x, record=True
+    )
+    y = node(x)
+    setting["scale"] = torch.tensor(3.0, dtype=DOUBLE)
+    with pytest.raises(RecordingError, match="have changed since they were recorded"):
+        torch.autograd.grad(y.sum(), x)
+
+
+def test_random_numbers_are_refused():
+    with pytest.raises(RecordingError, match="draws random numbers"):
+        trace(lambda x: x + torch.rand(3), [torch.ones(3)])
+
+
+def test_a_graph_that_does_not_reproduce_the_function_is_refused():
+    count = iter(range(10))
+    with pytest.raises(RecordingError, match="does not reproduce the functions"):
+        record(lambda x: (x + next(count)).exp(), [torch.ones(3)])
+
+
+def test_outputs_of_a_graph_own_their_memory():
+    x = randn(4, 3)
+    graph = record(lambda x: (x, x.T, torch.ones_like(x), 2 * x, (2 * x).T), [x])
+    first, second = graph([x]), graph([x])
+    assert len({*storages(x), *storages(*first), *storages(*second)}) == 11
+    for one, truth in zip(first, (x, x.T, torch.ones_like(x), 2 * x, 2 * x.T), strict=True):
+        assert torch.equal(one, truth)
+
+
+def test_factors_that_are_one_in_part_stay():
+    weights = torch.tensor([1.0, 2.0, 1.0], dtype=DOUBLE)
+    x = randn(4, 3)
+    graph = record(lambda x: x * torch.tensor([1.0, 2.0, 1.0], dtype=DOUBLE), [x])
+    assert torch.equal(graph([x]), x * weights)
+
+
+def test_derivatives_of_a_recorded_node_to_any_order():
+    def onto_sphere(x):
+        return x / x.norm(dim=-1, keepdim=True)
+
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(), lambda _, u: u.square().sum() - 1, solver=onto_sphere, record=True
+    )
+    x, v = randn(2, 3).requires_grad_(), randn(2, 3, seed=1)
+    torch.autograd.grad(node(x), x, v)  # from here on there are graphs to be replayed
+
+    def second(function):
+        (g,) = torch.autograd.grad(function(x), x, v, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), x)[0]
+
+    assert relative(second(node), second(onto_sphere)) < 1e-12
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        assert relative(transform(node)(x.detach()), transform(onto_sphere)(x.detach())) < 1e-12

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from declarative import NumericalWarning
-from tests.support.helpers import DOUBLE, REGULAR, RULES, case, cases, gradients, relative
+from tests.support.helpers import DOUBLE, REGULAR, RULES, case, cases, gradients, relative, simplex_truth
 
 
 def literal(d, x_count, v, rule):
@@ -168,3 +168,29 @@ def test_inequality_multipliers_are_differentiable():
     assert relative(multipliers.detach()[:, 0], (x.detach().sum(-1) + 5) / 3) < 1e-12
     assert relative(torch.autograd.grad(multipliers.sum(), x)[0], torch.full_like(x, 1 / 3)) < 1e-12
     assert multipliers.dtype == DOUBLE
+
+
+def simplex_multipliers(x):
+    """Those of 1'u = 1 and of -u <= 0: minus the threshold t, and max(t - x, 0)."""
+    y = simplex_truth(x)
+    held = y == 0
+    threshold = (torch.where(held, 0.0, x).sum(-1, keepdim=True) - 1) / (~held).sum(-1, keepdim=True)
+    return -threshold, torch.where(held, threshold - x, 0.0)
+
+
+@pytest.mark.parametrize("solver", ["closed form", "newton"])
+def test_multipliers_in_forward_mode(solver):
+    problem = case("simplex")
+    x, dx = (x.detach() for x in problem.xs(4) + problem.xs(4, seed=1))
+    node = problem.node(solver)
+
+    def multipliers(x):
+        solution = node.solve(x)
+        return solution.multipliers, solution.inequality_multipliers
+
+    found, tangents = torch.func.jvp(multipliers, (x,), (dx,))
+    truth, expected = torch.func.jvp(simplex_multipliers, (x,), (dx,))
+    for one, other in ((found, truth), (tangents, expected)):
+        for mine, theirs in zip(one, other, strict=True):
+            assert theirs.abs().max() > 0.1
+            assert relative(mine, theirs) < 1e-9

@@ -1,11 +1,15 @@
 """How a problem ends is data: one status per problem, the others untouched."""
 
+import dataclasses
 import pickle
 
 import pytest
 import torch
+from torch import Tensor
 
-from declarative import Chain, ClosedForm, DeclarativeNode, Newton, NumericalWarning, Scipy, SolverError, Status
+from declarative import Chain, ClosedForm, DeclarativeNode, Newton, NumericalWarning, Scipy, Solver, SolverError, Status
+from declarative.problem import Batch
+from declarative.solution import RawSolution
 from tests.support.helpers import DOUBLE, half_square, relative
 from tests.support.nlp import rosenbrock
 
@@ -150,3 +154,87 @@ def test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan():
     assert g.item() == 1
     (g,) = torch.autograd.grad(solution.objective[1], w)
     assert g.item() == 0
+
+
+def scaled_plane(x, a):
+    """The nearest point to a x with sum 1, and the multiplier of that."""
+    gap = (1 - a * x.sum(-1, keepdim=True)) / 3
+    return a * x + gap, gap
+
+
+def one_fails(which, **options):
+    """A formula that is wrong for these problems."""
+    error = torch.tensor(which, dtype=DOUBLE).unsqueeze(-1)
+    return DeclarativeNode(
+        lambda x, a, u: (u - a * x).square().sum() / 2,
+        lambda _x, _a, u: u.sum() - 1,
+        solver=lambda x, a: scaled_plane(x, a)[0] + 0.1 * error,
+        in_dims=(0, None),
+        on_failure="mask",
+        **options,
+    )
+
+
+def test_a_masked_problem_has_no_gradient_whatever_the_loss_reads():
+    x, a = torch.randn(3, 3, dtype=DOUBLE, requires_grad=True), torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    good, v, w = [0, 2], torch.randn(3, 3, dtype=DOUBLE), torch.randn(3, 1, dtype=DOUBLE)
+    with pytest.warns(NumericalWarning, match="1 of 3"):
+        solution = one_fails([0, 1, 0]).solve(x, a)
+    found = torch.autograd.grad((solution.y * v).sum() + (solution.multipliers * w).sum(), (x, a))
+    y, multipliers = scaled_plane(x, a)
+    truth = torch.autograd.grad((y * v)[good].sum() + (multipliers * w)[good].sum(), (x, a))
+    assert not found[0][1].any()
+    for mine, theirs in zip(found, truth, strict=True):
+        assert relative(mine, theirs) < 1e-12
+
+
+def test_a_masked_problem_has_no_tangent():
+    x, a = torch.randn(3, 3, dtype=DOUBLE), torch.tensor(2.0, dtype=DOUBLE)
+    dx, da = torch.randn(3, 3, dtype=DOUBLE), torch.tensor(-1.0, dtype=DOUBLE)
+    node = one_fails([0, 1, 0])
+
+    def solved(x, a):
+        solution = node.solve(x, a)
+        return solution.y, solution.multipliers
+
+    with pytest.warns(NumericalWarning, match="1 of 3"):
+        _, found = torch.func.jvp(solved, (x, a), (dx, da))
+    _, truth = torch.func.jvp(scaled_plane, (x, a), (dx, da))
+    for mine, theirs in zip(found, truth, strict=True):
+        assert not mine[1].any()
+        assert relative(mine[[0, 2]], theirs[[0, 2]]) < 1e-12
+
+
+@pytest.mark.parametrize("failed", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient(failed):
+    """The shared input is multiplied by what is not finite: zero times that would be NaN."""
+    x, w = torch.randn(3, 2, dtype=DOUBLE), torch.tensor(2.0, dtype=DOUBLE, requires_grad=True)
+    good = [i for i in range(3) if i not in failed]
+    x[failed] = torch.nan
+    node = DeclarativeNode(
+        lambda x, w, u: (u - w * x).square().sum(), solver=lambda x, w: w * x, in_dims=(0, None), on_failure="mask"
+    )
+    with pytest.warns(NumericalWarning, match=f"{len(failed)} of 3"):
+        y = node(x, w)
+    v = torch.randn_like(y)
+    (g,) = torch.autograd.grad(y, w, v)
+    assert abs(g.item() - (v * x)[good].sum().item()) < 1e-12
+
+
+class Claims(Solver):
+    """Stays where it starts, and says why."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # noqa: ARG002
+        raw = RawSolution.unsolved(start)
+        return dataclasses.replace(raw, codes=torch.full_like(raw.codes, self.status))
+
+
+@pytest.mark.parametrize("claim", [Status.INFEASIBLE, Status.UNBOUNDED])
+def test_a_claim_without_evidence_is_not_believed(claim):
+    node = DeclarativeNode(half_square, solver=Claims(claim), start=torch.zeros(3), on_failure="mask")
+    with pytest.warns(NumericalWarning, match="stalled"):
+        solution = node.solve(torch.stack([torch.zeros(3), torch.ones(3)]))
+    assert solution.status == [Status.CONVERGED, Status.STALLED]  # and a solution is one, whatever is said of it

@@ -186,3 +186,24 @@ def test_bad_marginals():
             OptimalTransport(gamma)
     with pytest.raises(TypeError, match="gamma"):
         OptimalTransport("large")
+
+
+def test_both_masses_count_alike():
+    """Marginals of slightly different mass are brought to the mean of the two."""
+    M = costs(2, 3, 4)
+    r = torch.tensor([0.2, 0.3, 0.50002], dtype=DOUBLE, requires_grad=True)
+    c = torch.full((4,), 0.25, dtype=DOUBLE, requires_grad=True)
+    mass = OptimalTransport(2.0)(M, r, c).sum((-2, -1))
+    assert (mass - 1.00001).abs().max() < 1e-12
+    for grad in torch.autograd.grad(mass[0], (r, c)):
+        assert (grad - 0.5).abs().max() < 1e-12
+
+
+def test_conjugate_gradients_do_all_the_work_of_an_easy_problem(monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise AssertionError("the matrix was factored")
+
+    M, v = costs(1, 150, 140).requires_grad_(), torch.randn(1, 150, 140, dtype=DOUBLE)
+    plan = OptimalTransport(2.0)(M)
+    monkeypatch.setattr(schur, "_factorised", refused)
+    assert torch.autograd.grad((plan * v).sum(), M)[0].isfinite().all()

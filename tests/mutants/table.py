@@ -1,0 +1,25 @@
+"""All mutants, by area."""
+
+from __future__ import annotations
+
+from .gradients import LINEAR, RULES
+from .layers import PROJECTIONS, QUADRATIC, TRANSPORT
+from .mutant import Mutant
+from .recording import RECORDING
+from .reports import ADAPTIVE, THEORY
+from .solving import BOUNDARY, NEWTON, POLISH, VERDICT
+
+AREAS: dict[str, list[Mutant]] = {
+    "rules": RULES,
+    "linear": LINEAR,
+    "recording": RECORDING,
+    "newton": NEWTON,
+    "polish": POLISH,
+    "verdict": VERDICT,
+    "boundary": BOUNDARY,
+    "adaptive": ADAPTIVE,
+    "theory": THEORY,
+    "transport": TRANSPORT,
+    "quadratic": QUADRATIC,
+    "projections": PROJECTIONS,
+}

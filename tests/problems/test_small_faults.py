@@ -1,0 +1,56 @@
+"""What only a small fault of a layer would change."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from declarative import NumericalWarning
+from problems import BallProjection, EntropicSimplex, QuadraticProgram, SimplexProjection, SphereProjection
+from tests.support.helpers import DOUBLE, relative
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=DOUBLE)
+
+
+def test_the_simplex_projection_of_large_scores_keeps_its_digits():
+    x = (64 * randn(5, 6)).round() / 64  # exact, as are the sums with 2^30
+    assert relative(SimplexProjection()(x + 2.0**30), SimplexProjection()(x)) < 1e-15
+
+
+def test_the_temperature_has_a_gradient():
+    x, v = 2 * randn(3, 4), randn(3, 4)
+    t = torch.tensor([0.5, 1.0, 2.0], dtype=DOUBLE, requires_grad=True)
+    (truth,) = torch.autograd.grad(((x / t.unsqueeze(-1)).softmax(-1) * v).sum(), t)
+    (found,) = torch.autograd.grad((EntropicSimplex()(x, t) * v).sum(), t)
+    assert relative(found, truth) < 1e-12
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_the_radius_has_a_gradient(norm: float):
+    x, v = torch.tensor([[3.0, -4.0], [-0.3, 5.0], [0.1, 0.2]], dtype=DOUBLE), randn(3, 2)
+    radius = torch.tensor([1.5, 2.0, 0.7], dtype=DOUBLE, requires_grad=True)
+    r = radius.unsqueeze(-1)
+    truth = x * (r / x.norm(dim=-1, keepdim=True)).clamp(max=1.0) if norm == 2 else torch.minimum(r, x.abs()) * x.sign()
+    (expected,) = torch.autograd.grad((truth * v).sum(), radius)
+    (found,) = torch.autograd.grad((BallProjection(norm=norm)(x, radius) * v).sum(), radius)
+    assert relative(found, expected) < 1e-12
+
+
+def test_a_program_at_a_kink_has_the_gradient_without_the_constraint():
+    """The first unknown would reach its bound by itself, up to rounding errors."""
+    q = -torch.tensor([[1 + 1e-14, 2.0]], dtype=DOUBLE)
+    eye = torch.eye(2, dtype=DOUBLE)
+    with pytest.warns(NumericalWarning, match="kink"):
+        y = QuadraticProgram()(eye, q.requires_grad_(), None, None, eye[:1], torch.ones(1, dtype=DOUBLE))
+    assert torch.equal(torch.autograd.grad(y.sum(), q)[0], -torch.ones_like(q))
+
+
+def test_a_recorded_gradient_is_not_the_cotangent():
+    x, v = randn(3, 4).requires_grad_(), randn(3, 4)
+    y = SphereProjection(gradient="identity")(x)
+    (recorded,) = torch.autograd.grad(y, x, v, create_graph=True)
+    assert recorded.untyped_storage().data_ptr() != v.untyped_storage().data_ptr()
