@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test lint bench docs soak sweep clean
+.PHONY: run test lint bench docs soak sweep mutants clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
@@ -26,6 +26,9 @@ docs: $(READY) $(VENV)/.docs
 
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep --minutes 10
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py

@@ -239,7 +239,7 @@ def test_a_solver_that_returns_something_else_is_refused_in_words():
 class Holds(Solver):
     """Stays on a bound, and says that the bound pushes."""
 
-    def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # noqa: ARG002
+    def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         return dataclasses.replace(RawSolution.unsolved(start), multipliers=torch.full((batch.size, 1), -3.0).to(start))
 
 

@@ -18,6 +18,10 @@ from tests.support.helpers import DOUBLE, relative
 M, K = 5, 3
 
 
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
 def mixture(generator):
     """Five problems: definite, indefinite, singular H with a regular KKT matrix, an inactive row, badly scaled."""
     root = torch.randn(5, M, M, generator=generator, dtype=DOUBLE)
@@ -158,7 +162,7 @@ def definite(count=5):
 
 
 SYSTEMS = {
-    "dense": lambda: (DenseSystem(*mixture(torch.Generator().manual_seed(6))), mixture(torch.Generator().manual_seed(6))),
+    "dense": lambda: (DenseSystem(*mixture(seeded(6))), mixture(seeded(6))),
     "diagonal": lambda: (DiagonalSystem(*diagonals()), (torch.diag_embed(diagonals()[0]), *diagonals()[1:])),
     "matrix-free": lambda: (matrix_free(*definite()), definite()),
 }

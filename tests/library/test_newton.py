@@ -184,7 +184,13 @@ def test_the_weight_of_the_constraints_changes_nothing_in_a_step():
     rows = torch.tensor([[[1.0, 0.2, -0.1]]], dtype=DOUBLE)
     vectors = torch.randn(2, 3, dtype=DOUBLE)
     model = Model(
-        objective=ONE, gradient=vectors[:1], values=ONE[None], jacobian=rows, hessian=hessian, y=-ONE[None], s=ONE[None, :0]
+        objective=ONE,
+        gradient=vectors[:1],
+        values=ONE[None],
+        jacobian=rows,
+        hessian=hessian,
+        y=-ONE[None],
+        s=ONE[None, :0],
     )
     zero = torch.zeros(1, dtype=DOUBLE)
     assert not factorise(model, zero, zero).good

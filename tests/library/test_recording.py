@@ -36,8 +36,8 @@ FEW += [(case, "newton", "exact") for case in REGULAR[::2]]
 @pytest.mark.parametrize(("case", "solver", "rule"), EVERY + FEW, ids=str)
 def test_the_same_numbers_as_called(case, solver, rule):
     results = []
-    for record in (False, True):
-        node, xs = case.node(solver, record=record, gradient=rule), case.xs(4)
+    for recorded in (False, True):
+        node, xs = case.node(solver, record=recorded, gradient=rule), case.xs(4)
         for _ in range(2):  # the second time everything is replayed
             y = node(*xs)
             grads = gradients(y, xs, torch.ones_like(y))

@@ -31,7 +31,9 @@ RULES = [
         "return self.solve(point, r, t)",
         "return self.solve(point, r, torch.zeros_like(t))",
         "forward mode does not see inputs of the constraints",
-        ("library/test_rules.py::test_forward_mode_is_the_transpose_of_reverse_mode[input only in the constraint-exact]",),
+        (
+            "library/test_rules.py::test_forward_mode_is_the_transpose_of_reverse_mode[input only in the constraint-exact]",
+        ),
     ),
     Mutant(
         "declarative/implicit.py",

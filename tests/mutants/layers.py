@@ -38,8 +38,8 @@ TRANSPORT = [
     ),
     Mutant(
         "problems/transport.py",
-        "last = rows.sum(-1, keepdim=True) - columns.sum(-1, keepdim=True)",
-        "last = torch.zeros_like(rows[:, :1])",
+        "last = t[:, :m].sum(-1, keepdim=True) - t[:, m:].sum(-1, keepdim=True)",
+        "last = torch.zeros_like(t[:, :1])",
         "the equation that was left out is not met",
         (TWIN.format("transport"),),
     ),

@@ -69,7 +69,9 @@ def run(jobs: Sequence[Job], copies: Sequence[Path]) -> Iterator[tuple[Job, Outc
     while waiting or running:
         while waiting and free:
             running.append(_started(waiting.pop(0), free.pop()))
-        wait([one.process.sentinel for one in running], max(0.0, min(one.deadline for one in running) - time.monotonic()))
+        wait(
+            [one.process.sentinel for one in running], max(0.0, min(one.deadline for one in running) - time.monotonic())
+        )
         for one in [one for one in running if not one.process.is_alive() or time.monotonic() > one.deadline]:
             running.remove(one)
             free.append(one.copy)

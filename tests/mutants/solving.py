@@ -94,8 +94,10 @@ NEWTON = [
         "if factors is None or self.whole.q or bool(",
         "if factors is None or bool(",
         "the factors of a barrier serve the backward pass",
-        ("library/test_gradients.py::test_solution_and_gradient_are_those_of_the_closed_form"
-         "[simplex: equality and inequality-newton-3-float64]",),
+        (
+            "library/test_gradients.py::test_solution_and_gradient_are_those_of_the_closed_form"
+            "[simplex: equality and inequality-newton-3-float64]",
+        ),
     ),
     Mutant(
         "declarative/solvers/newton.py",
@@ -168,14 +170,14 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "((crossing > slack) | touching) & ~weak)",
-        "((crossing > slack) | touching))",
+        "_ratio(slack, size)) | touching) & ~weak)",
+        "_ratio(slack, size)) | touching))",
         "a constraint that is just active is differentiated as one that holds",
         ("library/test_statuses.py::test_kinks_are_told_where_a_gradient_will_be_taken",),
     ),
     Mutant(
         "declarative/optimality.py",
-        "(crossing > slack)",
+        "(pull * strength > _ratio(slack, size))",
         "(slack < 0)",
         "a constraint is active only if it is violated",
         ("library/test_gradients.py::test_polishing_finishes_an_approximate_formula",),
