@@ -25,7 +25,7 @@ from .torchside import without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
-SMALL = 64  # unknowns and constraints, up to which all second derivatives are taken in one go
+SMALL = 24  # unknowns and constraints, up to which all second derivatives are taken in one go
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from declarative import DeclarativeNode, Derivatives
+from declarative import ClosedForm, DeclarativeNode, Derivatives
 from declarative.theory.descent import (
     expected_curvature,
     expected_linear,
@@ -112,7 +112,7 @@ class Posed:
         def equality(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
             return 0.5 * (curvature @ u) @ u + slope @ u - level
 
-        node = DeclarativeNode(objective, equality, solver=lambda x: y.expand(x.shape[0], -1))
+        node = DeclarativeNode(objective, equality, solver=ClosedForm(lambda x: y.expand(len(x), -1), stationary=True))
         x = multipliers @ jacobian - hessian_hat @ y
         return cls(node, x, node.derivatives(x.unsqueeze(0)))
 

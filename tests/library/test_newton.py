@@ -8,7 +8,7 @@ import torch
 from declarative import DeclarativeNode, Newton, Scipy
 from declarative.solvers.newton_step import Model, factorise
 from tests.support.helpers import DOUBLE, case, relative
-from tests.support.nlp import TABLE as PROGRAMMES
+from tests.support.nlp import PROGRAMMES
 
 ONE = torch.ones(1, dtype=DOUBLE)
 
