@@ -1,12 +1,12 @@
 """Derivatives by as many passes as there are colours: seeds to multiply with, and where to read the entries off.
 
-    hessian = compress_hessian(pattern.hessian)
-    products = H @ seeds                          # (batch, colours, m): hessian.seeds has the directions as rows
-    values = hessian.recover(products)            # (batch, nonzeros), one gather, differentiable
+hessian = compress_hessian(pattern.hessian)
+products = H @ seeds                          # (batch, colours, m): hessian.seeds has the directions as rows
+values = hessian.recover(products)            # (batch, nonzeros), one gather, differentiable
 
-    jacobian = compress_jacobian(pattern.jacobian)
-    forward = A @ columns, reverse = A' @ rows    # (batch, colours, k) and (batch, colours, m)
-    values = jacobian.recover(forward, reverse)
+jacobian = compress_jacobian(pattern.jacobian)
+forward = A @ columns, reverse = A' @ rows    # (batch, colours, k) and (batch, colours, m)
+values = jacobian.recover(forward, reverse)
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class Entries:
         array = np.asarray(matrix)
         if array.ndim != 2:
             raise ValueError(f"a pattern is a matrix, but this one has {array.ndim} dimensions")
-        return cls(*(part.astype(np.int64) for part in np.nonzero(array)), array.shape)  # type: ignore[arg-type]
+        rows, columns = np.nonzero(array)
+        return cls(rows, columns, (array.shape[0], array.shape[1]))
 
     @classmethod
     def _sorted(cls, matrix: Any, shape: Any) -> Entries:
@@ -75,16 +76,19 @@ class Entries:
         rows, columns = self._index
         return rows.to(device), columns.to(device)
 
+    def take(self, which: Any) -> Entries:
+        """Some of them."""
+        return Entries(self.rows[which], self.columns[which], self.shape)
+
     def lower(self) -> Entries:
         """Those on and below the diagonal."""
-        kept = self.rows >= self.columns
-        return Entries(self.rows[kept], self.columns[kept], self.shape)
+        return self.take(self.rows >= self.columns)
 
     def dense(self, values: Tensor) -> Tensor:  # (batch, nonzeros) -> (batch, *shape)
         """The matrices, zeros included."""
         rows, columns = self.index(values.device)
         flat = values.new_zeros(len(values), self.shape[0] * self.shape[1])
-        return flat.index_add(1, rows * self.shape[1] + columns, values).unflatten(1, self.shape)
+        return flat.index_add(1, rows * self.shape[1] + columns, values).view(-1, *self.shape)
 
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
         """The matrices times vectors, differentiable in both; (batch, rows)."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import Factor, Floats, Plan, Work, factorise, load, solve
-from .pivots import CORRECTIONS, GOAL
+from .elimination import factorise, load
+from .lanes import Factor, Floats, Plan, Rows, Work
+from .substitution import load_right, solve, store
 from .symbolic import Symbolic
 
 LANES = 32  # problems of a group at most: more would not fit into the processor's memory
@@ -20,57 +23,80 @@ class Groups:
     """The factors of a batch."""
 
     plan: Plan
-    place: Tensor  # of each unknown and each constraint in the order of elimination, (size,)
+    memory: Memory
     batch: int
-    entries: Floats  # of K, (groups, entries, lanes)
+    entries: list[Floats]  # of K, for each group, (entries, lanes)
     factors: list[Factor]
 
-    def inertia(self) -> Tensor:  # (batch, 3)
-        """The number of pivots above, below and at zero."""
-        return torch.from_numpy(np.concatenate([factor.inertia for factor in self.factors], 1)).T[: self.batch]
+    def counts(self) -> Tensor:  # (batch, 4)
+        """How many pivots are above and below zero, and how many were replaced by one above or below."""
+        return torch.from_numpy(np.concatenate([factor.counts for factor in self.factors], 1)).T[: self.batch]
 
     def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
         """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
-        groups, _, lanes = self.entries.shape
         size, count = right.shape[1:]
-        ordered = right.new_zeros(groups * lanes, count, size)
-        ordered[: self.batch, :, self.place] = right.mT
-        ordered = ordered.view(groups, lanes, count, size).permute(0, 2, 3, 1).contiguous()
-        x, error = torch.empty_like(ordered), right.new_empty(groups, count, lanes)
-        for group, factor in enumerate(self.factors):
+        lanes = self.entries[0].shape[1]
+        buffer = self.memory.take(5 * size * lanes)
+        rows = Rows(*buffer[: 5 * size * lanes].reshape(5, size, lanes))
+        found, errors = torch.empty_like(right), np.empty((len(self.entries), count, lanes))
+        given, results = right.numpy(), found.numpy()
+        for group, (entries, factor) in enumerate(zip(self.entries, self.factors, strict=True)):
             for i in range(count):
-                pair = ordered[group, i].numpy(), x[group, i].numpy()
-                solve(self.plan, self.entries[group], factor, *pair, error[group, i].numpy(), GOAL, CORRECTIONS)
-        found = x.permute(0, 3, 2, 1).reshape(groups * lanes, size, count)[: self.batch]
-        return found.index_select(1, self.place), error.amax(1).flatten()[: self.batch]
+                load_right(given, i, self.plan.place, group, rows.right)
+                solve(self.plan, entries, factor, rows, errors[group, i])
+                store(rows.x, self.plan.place, group, i, results)
+        self.memory.give_back(buffer)
+        return found, torch.from_numpy(errors).amax(1).flatten()[: self.batch]
 
 
-def factorise_groups(symbolic: Symbolic, plan: Plan, parts: tuple[Tensor, ...]) -> Groups:
+class Memory:
+    """Buffers that are used again: fresh memory costs more than the factorisation."""
+
+    def __init__(self) -> None:
+        self._free: deque[Floats] = deque(maxlen=3)
+
+    def take(self, count: int) -> Floats:
+        """A buffer for this many numbers."""
+        try:
+            buffer = self._free.pop()
+        except IndexError:
+            buffer = np.empty(0)
+        return buffer if len(buffer) >= count else np.empty(count)
+
+    def give_back(self, buffer: Floats) -> None:
+        """For use by others."""
+        self._free.append(buffer)
+
+
+def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tuple[Tensor, ...]) -> Groups:
     """Factor K, from the values (batch, ...) of H, A and its diagonal, all in double precision on the CPU."""
     batch = len(parts[0])
     groups = max(-(-batch // LANES), 1)
     lanes = -(-batch // groups)
-    size, fill = symbolic.size, symbolic.fill
-    entries = np.empty((groups, len(symbolic.slots), lanes))
-    work = Work(
-        below=np.empty((fill, lanes)),
-        made=np.empty((size, lanes)),
-        across=np.empty(lanes),
-        scale=np.empty((size, lanes)),
-        where=np.empty(size, np.int32),
-    )
-    factors = []
+    size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
+    buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size + 1))
+    cut = _Cut(buffer, lanes)
+    work = Work(cut(fill), cut(size), cut(1)[0], np.empty(size, np.int32))
+    result = Groups(plan, memory, batch, [], [])
+    weakref.finalize(result, memory.give_back, buffer).atexit = False
     for group in range(groups):
-        begin = 0
+        entries, begin = cut(count), 0
         for part in parts:
-            load(part.contiguous().numpy(), group, begin, entries[group])
+            load(part.contiguous().numpy(), group, begin, entries)
             begin += part.shape[1]
-        factor = Factor(
-            inverse=np.empty((size, lanes)),
-            coupling=np.empty((size, lanes)),
-            lower=np.empty((fill, lanes)),
-            inertia=np.empty((3, lanes), np.int64),
-        )
-        factorise(plan, entries[group], factor, work)
-        factors.append(factor)
-    return Groups(plan, torch.from_numpy(symbolic.place), batch, entries, factors)
+        factor = Factor(cut(size), cut(size), cut(fill), np.empty((4, lanes), np.int64))
+        factorise(plan, entries, factor, work)
+        result.entries.append(entries)
+        result.factors.append(factor)
+    return result
+
+
+class _Cut:
+    """Pieces of a buffer, one after the other."""
+
+    def __init__(self, buffer: Floats, lanes: int) -> None:
+        self.buffer, self.lanes, self.used = buffer, lanes, 0
+
+    def __call__(self, count: int) -> Floats:  # (count, lanes)
+        begin, self.used = self.used, self.used + count * self.lanes
+        return self.buffer[begin : self.used].reshape(count, self.lanes)

@@ -1,11 +1,11 @@
-"""The KKT matrices of a batch: one symbolic analysis, one factorisation for all, inertia, and solutions to the last digits.
+"""The KKT matrices of a batch: one symbolic analysis and one factorisation for all, inertia, and accurate solutions.
 
-    K = [ H + diag(primal)   A'          ]   with the inertia (m, k, 0) if and only if H + diag(primal), together with
-        [ A                 -diag(dual)  ]   A' diag(dual)^-1 A, is positive definite where equalities leave freedom.
+    K = [ H + diag(primal)   A'          ]
+        [ A                 -diag(dual)  ]
 
 Pivots are chosen before any value is known, so a pivot may turn out to be zero. It is then replaced by a small one,
-for that problem alone, and the solution is corrected with the true matrix. Where that does not converge the matrix is
-factored by SuperLU, which chooses its pivots by value, for that problem alone; what is left is told.
+for that problem alone, and the solution is corrected with the true matrix. Where that does not converge, the problem
+gets an order of its own, made for the values that it has; what is left even then is told.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
-from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from . import levels
 from .pattern import Pattern
-from .symbolic import Symbolic, analyse
+from .symbolic import Preference, Symbolic, analyse
 
 Kernel = Literal["numba", "torch"]
+PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
 LOST = 1e-10  # a relative residual above this is not what a correct pivot order leaves
 
 
@@ -81,8 +80,10 @@ class SparseKKT:
             device: where the values will be.
         """
         kernel = choose_kernel(torch.device(device)) if kernel is None else kernel
+        k = pattern.jacobian.shape[0]
+        firm = np.arange(k) < (k if equalities is None else equalities)
         sizes = None if strengths is None else strengths.detach().abs().double().cpu().numpy()
-        return cls(analyse(pattern, "fill" if kernel == "numba" else "depth", equalities, sizes), kernel)
+        return cls(analyse(pattern, PREFERS[kernel], firm, sizes), kernel)
 
     @property
     def m(self) -> int:
@@ -112,7 +113,7 @@ class SparseKKT:
         from .groups import factorise_groups
 
         parts = tuple(part.cpu() for part in parts)
-        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self._plan, parts))
+        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self._plan, self._memory, parts))
 
     def multiply(
         self, hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, z: Tensor, s: Tensor
@@ -124,9 +125,15 @@ class SparseKKT:
 
     @cached_property
     def _plan(self) -> Any:
-        from .kernels import Plan
+        from .lanes import Plan
 
         return Plan.of(self.symbolic)
+
+    @cached_property
+    def _memory(self) -> Any:
+        from .groups import Memory
+
+        return Memory()
 
     @cached_property
     def _plans(self) -> dict[torch.device, levels.Plan]:
@@ -150,17 +157,31 @@ class Factorisation:
     def inertia(self) -> Tensor:  # (batch, 3)
         """How many eigenvalues of each matrix are above, below and at zero.
 
-        The last number counts pivots that could not be told from zero. Where there are any, the other two are those of
-        a matrix nearby.
+        The last number counts pivots that cannot be told from zero. One of these does not make the matrix singular: an
+        order of pivots is chosen before their values are known, and a good one may not be good for all of them.
         """
-        inertia: Tensor = self.factor.inertia().to(self.like.device)
-        return inertia
+        above, below, *replaced = self._counts.unbind(-1)
+        return torch.stack([above, below, replaced[0] + replaced[1]], -1)
+
+    def convex(self) -> Tensor:  # (batch,)
+        """Whether a matrix, with small numbers in place of pivots that are zero, has m eigenvalues above zero, k below.
+
+        Then H is positive definite along the constraints: a step with it goes to a minimum. If the corrections of a
+        solution converge in spite of replaced pivots, the same is true of the matrix itself.
+        """
+        above, _, replaced, _ = self._counts.unbind(-1)
+        return above + replaced == self.kkt.m
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        counts: Tensor = self.factor.counts().to(self.like.device)
+        return counts
 
     def solve(self, r: Tensor, t: Tensor) -> Solved:  # (batch, m), (batch, k), or (batch, m, count), (batch, k, count)
         """Solve for one right-hand side, or for several."""
         single = r.dim() == 2
         right = torch.cat([r, t], 1).detach().double()
-        right = (right.unsqueeze(-1) if single else right).to(self.parts[0].device)
+        right = (right.unsqueeze(-1) if single else right).to(self.parts[0].device).contiguous()
         x, error = self.factor.solve(right)
         for problem in (error > LOST).nonzero().flatten().tolist():
             self._rescue(problem, right, x, error)
@@ -168,25 +189,15 @@ class Factorisation:
         return Solved(x[:, : self.kkt.m], x[:, self.kkt.m :], error.to(self.like))
 
     def _rescue(self, problem: int, right: Tensor, x: Tensor, error: Tensor) -> None:
-        """Solve one problem with pivots chosen by value, in place, if that is any better."""
-        matrix = self._matrix(problem)
-        b = right[problem].cpu().numpy()
-        try:
-            found = splu(matrix).solve(b)
-        except RuntimeError:  # exactly singular
-            return
-        total = abs(matrix) @ np.abs(found) + np.abs(b)
-        residual = np.abs(b - matrix @ found)
-        kinds = [part for part in (slice(0, self.kkt.m), slice(self.kkt.m, None)) if residual[part].size]
-        now = max((residual[part].max(0) / np.maximum(total[part].max(0), 1e-300)).max() for part in kinds)
-        if now < float(error[problem]):
-            x[problem], error[problem] = torch.from_numpy(found).to(x), now
-
-    def _matrix(self, problem: int) -> Any:
-        """K, as SciPy's sparse matrix."""
-        pattern, m = self.kkt.symbolic.pattern, self.kkt.m
-        curved, sloped, primal, dual = (part[problem].cpu().numpy() for part in self.parts)
-        below = scipy.sparse.csc_matrix((curved, (pattern.hessian.rows, pattern.hessian.columns)), (m, m))
-        hessian = below + scipy.sparse.tril(below, -1).T + scipy.sparse.diags(primal)
-        jacobian = scipy.sparse.csc_matrix((sloped, (pattern.jacobian.rows, pattern.jacobian.columns)), (self.kkt.k, m))
-        return scipy.sparse.bmat([[hessian, jacobian.T], [jacobian, scipy.sparse.diags(dual, shape=(self.kkt.k,) * 2)]], "csc")
+        """Solve one problem with an order made for its own values, in place, if that is any better."""
+        values = [part[problem] for part in self.parts]
+        pattern = self.kkt.symbolic.pattern
+        curved, sloped = (np.flatnonzero(part.cpu().numpy()) for part in values[:2])
+        own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
+        firm, sizes = (part.cpu().numpy() for part in (values[3] == 0, values[1].abs()))
+        kkt = SparseKKT(analyse(own, PREFERS[self.kkt.kernel], firm, sizes[sloped]), self.kkt.kernel)
+        there = [torch.from_numpy(index).to(right.device) for index in (curved, sloped)]
+        parts = [values[0][there[0]], values[1][there[1]], values[2], -values[3]]
+        found, now = kkt.factorise(*(part.unsqueeze(0) for part in parts)).factor.solve(right[problem : problem + 1])
+        if now < error[problem]:
+            x[problem], error[problem] = found[0], now[0]

@@ -1,8 +1,8 @@
 """The factorisation in plain torch: level by level, all columns of a level and all problems at once, on any device.
 
-The same formulas as in ``kernels.py``. A level is a range of columns that do not depend on each other: with an order made
-for it there are few of them, and each takes some dozens of torch's operations, however many problems there are. Values
-are stored (entry, batch): the diagonal, followed by the entries below it, column by column.
+The same formulas as in ``elimination.py``. A level is a range of columns that do not depend on each other: with an
+order made for it there are few of them, and each takes some dozens of torch's operations, however many problems there
+are. Values are stored (entry, batch): the diagonal, followed by the entries below it, column by column.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class Level:
     begin: int
     pairs: int  # where the pairs begin
     end: int
-    own: slice  # the entries of these columns
+    own: slice  # the entries of these columns, in L
+    stored: slice  # and where they are stored
     rows: Tensor  # their rows, as positions
     columns: Tensor  # their columns
-    beside: Tensor  # where the entry of the other half of a pair in the same row is stored; without one, the entry itself
+    beside: Tensor  # where the entry in the same row of the other half of a pair is stored; the entry itself without
     links: Tensor  # where the entries between the halves of pairs are stored
     target: Tensor  # stored[target] -= L[left] stored[right], those that pivots are made from first
     left: Tensor
@@ -56,9 +57,17 @@ class Plan:
         mate = np.arange(symbolic.size)
         mate[halves], mate[halves + 1] = halves + 1, halves
         sign = torch.from_numpy(np.where(symbolic.is_constraint, -1.0, 1.0)).to(device).unsqueeze(-1)
-        arrays = (symbolic.place, symbolic.slots, *symbolic.coordinates, mate)
-        index = [torch.from_numpy(x).to(device) for x in arrays]
-        return cls(_levels(symbolic, device), *index, sign, symbolic.fill)
+        first, second = symbolic.coordinates
+        return cls(
+            levels=_levels(symbolic, device),
+            place=torch.from_numpy(symbolic.place).to(device),
+            slots=torch.from_numpy(symbolic.slots).to(device),
+            first=torch.from_numpy(first).to(device),
+            second=torch.from_numpy(second).to(device),
+            mate=torch.from_numpy(mate).to(device),
+            sign=sign,
+            fill=symbolic.fill,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,26 +79,24 @@ class Factor:
     inverse: Tensor  # the diagonal of D^-1, (size, batch)
     coupling: Tensor  # of its blocks, beside the diagonal, (size, batch)
     lower: Tensor  # L, (fill, batch)
-    signs: Tensor  # of the pivots, 0 for what has been replaced, (size, batch)
+    signs: Tensor  # of the pivots: 1, -1, or 2 and -2 for what has been replaced, (size, batch)
 
-    def inertia(self) -> Tensor:  # (batch, 3)
-        """The number of pivots above, below and at zero."""
-        above, below = (self.signs > 0).sum(0), (self.signs < 0).sum(0)
-        return torch.stack([above, below, len(self.signs) - above - below], -1)
+    def counts(self) -> Tensor:  # (batch, 4)
+        """How many pivots are above and below zero, and how many were replaced by one above or below."""
+        return torch.stack([(self.signs == kind).sum(0) for kind in (1, -1, 2, -2)], -1)
 
     def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
         """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
         ordered = torch.empty_like(right.transpose(0, 1), memory_format=torch.contiguous_format)
         ordered[self.plan.place] = right.transpose(0, 1)
-        trial = self._substitute(ordered)
-        x, error = trial, torch.full_like(right[:, 0], torch.inf)
+        x, error, residual = torch.zeros_like(ordered), torch.full_like(right[:, 0], torch.inf), ordered
         for _ in range(CORRECTIONS + 1):
+            trial = x + self._substitute(residual)
             residual, now = self._residual(ordered, trial)
             better, going = now < error, (now > GOAL) & (now < 0.5 * error)
             x, error = torch.where(better, trial, x), torch.where(better, now, error)
             if not going.any():
                 break
-            trial = x + self._substitute(residual)
         return x[self.plan.place].transpose(0, 1), error.amax(-1)
 
     def _substitute(self, right: Tensor) -> Tensor:  # (size, batch, count)
@@ -123,35 +130,36 @@ def factorise(plan: Plan, entries: Tensor) -> Factor:
     size, batch = len(plan.mate), entries.shape[1]
     stored = entries.new_zeros(size + plan.fill, batch).index_add_(0, plan.slots, entries)
     made = stored.abs()
-    scale = entries.new_zeros(size, batch)
-    for positions in (plan.first, plan.second):
-        scale.index_reduce_(0, positions, entries.abs(), "amax")
-    factor = Factor(plan, entries, *entries.new_zeros(2, size, batch), entries.new_zeros(plan.fill, batch), torch.zeros_like(scale))
+    inverse, coupling, signs = entries.new_zeros(3, size, batch)
+    factor = Factor(plan, entries, inverse, coupling, entries.new_zeros(plan.fill, batch), signs)
     for level in plan.levels:
         change = factor.lower.index_select(0, level.left) * stored.index_select(0, level.right)
         stored.index_add_(0, level.target, change, alpha=-1)
         made.index_add_(0, level.target[: level.pivots], change[: level.pivots].abs())
         if level.pairs > level.begin:
-            _invert_ones(factor, slice(level.begin, level.pairs), stored, made, scale)
+            _invert_ones(factor, level, stored, made)
         if level.end > level.pairs:
-            _invert_twos(factor, level, stored, made, scale)
+            _invert_twos(factor, level, stored, made)
             stored.index_fill_(0, level.links, 0.0)
-        own = stored[size:][level.own] * factor.inverse.index_select(0, level.columns)
+        own = stored[level.stored] * factor.inverse.index_select(0, level.columns)
         beside = stored.index_select(0, level.beside) * factor.coupling.index_select(0, level.columns)
         factor.lower[level.own] = own + beside
     return factor
 
 
-def _invert_ones(factor: Factor, ones: slice, stored: Tensor, made: Tensor, scale: Tensor) -> None:
+def _invert_ones(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> None:
     """Pivots by themselves; what cannot be told from zero is replaced, with the sign that its kind should have."""
-    pivot, size = stored[ones], made[ones]
-    good = pivot.abs() > PIVOT * size
-    factor.signs[ones] = pivot.sign() * good
-    instead = REPLACED * torch.maximum(size, scale[ones]).clamp(min=SMALLEST) * factor.plan.sign[ones]
-    factor.inverse[ones] = torch.where(good, pivot, instead).reciprocal()
+    ones = slice(level.begin, level.pairs)
+    pivot = stored[ones]
+    good = pivot.abs() > PIVOT * made[ones]
+    factor.signs[ones] = torch.where(good, pivot.sign(), 2 * factor.plan.sign[ones])
+    if not good.all():
+        instead = _replacements(level, stored, made)[: level.pairs - level.begin] * factor.plan.sign[ones]
+        pivot = torch.where(good, pivot, instead)
+    factor.inverse[ones] = pivot.reciprocal()
 
 
-def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor, scale: Tensor) -> None:
+def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> None:
     """Blocks [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
     one, two = slice(level.pairs, level.end, 2), slice(level.pairs + 1, level.end, 2)
     h, a, c = stored[one], stored[level.links], stored[two]
@@ -159,39 +167,61 @@ def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor, sca
     noise = h.abs() * made[two] + c.abs() * made[one] + 2 * a.abs() * made[level.links]
     good = determinant.abs() > PIVOT * noise
     mixed = determinant < 0
-    factor.signs[one] = torch.where(good, torch.where(mixed, 1.0, h.sign()), (h + c).sign())
-    factor.signs[two] = torch.where(mixed, -1.0, h.sign()) * good
+    factor.signs[one] = torch.where(mixed, 1.0, h.sign())
+    factor.signs[two] = torch.where(mixed, -1.0, h.sign())
     if not good.all():
-        to_h = REPLACED * torch.maximum(made[one], scale[one]).clamp(min=SMALLEST) * torch.where(c > 0, -1.0, 1.0)
-        to_c = REPLACED * torch.maximum(made[two], scale[two]).clamp(min=SMALLEST) * torch.where(h < 0, 1.0, -1.0)
+        factor.signs[one] = torch.where(good, factor.signs[one], torch.where(h + c > 0, 1.0, 2.0))
+        factor.signs[two] = torch.where(good, factor.signs[two], torch.where(h + c < 0, -1.0, -2.0))
+        to_h, to_c = _replacements(level, stored, made)[level.pairs - level.begin :].unflatten(0, (-1, 2)).unbind(1)
+        to_h, to_c = torch.where(c > 0, -to_h, to_h), torch.where(h < 0, to_c, -to_c)
         h, c = torch.where(good, h, h + to_h), torch.where(good, c, c + to_c)
         determinant = h * c - a * a
     factor.inverse[one], factor.inverse[two] = c / determinant, h / determinant
     factor.coupling[one] = factor.coupling[two] = -a / determinant
 
 
+def _replacements(level: Level, stored: Tensor, made: Tensor) -> Tensor:  # (pivots of the level, batch)
+    """Small numbers beside what the pivots are made from and what they would eliminate."""
+    largest = made[level.begin : level.end].clamp(min=SMALLEST)
+    return REPLACED * largest.index_reduce(0, level.columns - level.begin, stored[level.stored].abs(), "amax")
+
+
 def _levels(symbolic: Symbolic, device: torch.device) -> list[Level]:
     if symbolic.levels is None:
-        raise ValueError("this analysis was made for elimination one by one; analyse(..., prefer='depth') has levels")
+        raise ValueError("this analysis is for elimination one by one; analyse(pattern, prefer='depth') has levels")
     size, rows, columns = symbolic.size, symbolic.rows, symbolic.columns
     target, left, right = _updates(symbolic)
     link = np.concatenate([np.ones(size, dtype=bool), symbolic.pair[columns] & (rows == columns + 1)])
     makes_pivot = link[target]  # what is on the diagonal, or between the halves of a pair
     column = rows[right]
-    by_level = np.lexsort((~makes_pivot, np.searchsorted(symbolic.levels, column, side="right")))
-    bounds = np.searchsorted(column[by_level], symbolic.levels)  # columns of a level come before those of the next
-    target, left, right = target[by_level], left[by_level], size + right[by_level]
+    sort = np.lexsort((~makes_pivot, np.searchsorted(symbolic.levels, column, side="right")))
+    bounds = np.searchsorted(column[sort], symbolic.levels)  # columns of a level come before those of the next
     beside = size + _beside(symbolic)
+
+    def on_device(index: Integers) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(index)).to(device)
+
     levels = []
     for number, (begin, end) in enumerate(zip(symbolic.levels[:-1], symbolic.levels[1:], strict=True)):
         own = slice(int(symbolic.starts[begin]), int(symbolic.starts[end]))
-        mine = slice(int(bounds[number]), int(bounds[number + 1]))
-        first_pair = end - 2 * int(symbolic.pair[begin:end].sum())
-        links = size + symbolic.starts[first_pair:end:2]
-        parts = (rows[own], columns[own], beside[own], links, target[mine], left[mine], right[mine])
-        index = [torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts]
-        pivots = int(makes_pivot[by_level[mine]].sum())
-        levels.append(Level(int(begin), int(first_pair), int(end), own, *index, pivots))
+        mine = sort[bounds[number] : bounds[number + 1]]
+        pairs = int(end - 2 * symbolic.pair[begin:end].sum())
+        level = Level(
+            begin=int(begin),
+            pairs=pairs,
+            end=int(end),
+            own=own,
+            stored=slice(size + own.start, size + own.stop),
+            rows=on_device(rows[own]),
+            columns=on_device(columns[own]),
+            beside=on_device(beside[own]),
+            links=on_device(size + symbolic.starts[pairs:end:2]),
+            target=on_device(target[mine]),
+            left=on_device(left[mine]),
+            right=on_device(size + right[mine]),
+            pivots=int(makes_pivot[mine].sum()),
+        )
+        levels.append(level)
     return levels
 
 
@@ -212,4 +242,5 @@ def _beside(symbolic: Symbolic) -> Integers:
     first = symbolic.pair[columns] & (symbolic.rows != columns + 1)
     second = np.concatenate([[False], symbolic.pair])[columns]
     apart = np.diff(symbolic.starts) - 1  # of a first column: from its entries to those of the second
-    return np.arange(symbolic.fill) + first * apart[columns] - second * apart[columns - 1]
+    beside: Integers = np.arange(symbolic.fill) + first * apart[columns] - second * apart[columns - 1]
+    return beside

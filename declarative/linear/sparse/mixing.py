@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product as every
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ def along(call: Call) -> list[Sets | None]:
     parts = []
     for x in call.operands:
         if x.sets is not None:
-            if x.value.shape != call.results[0].shape:
+            if any(result is None or x.value.shape != result.shape for result in call.results):
                 raise Unruly
             groups, count = _groups(x.value.shape, _dimensions(call, x))
             collected = _gathered(call, x, groups, count)
@@ -206,10 +207,10 @@ def _convolution(call: Call, shape: torch.Size, weight: Tensor) -> tuple[Array, 
     weight = weight.cpu()
     for place in every(*(range(size) for size in weight.shape[1:])):
         unit = torch.zeros(weight.shape, dtype=torch.float64)
-        unit[(slice(None), *place)] = (weight[(slice(None), *place)] != 0).double()
+        here: tuple[Any, ...] = (slice(None), *place)
+        unit[here] = (weight[here] != 0).double()
         reached = flat(torch.ops.aten.convolution(numbers, unit, None, *options)).astype(np.int64)
         target = np.flatnonzero(reached)
         pairs.append((reached[target] - 1, target))
     source, target = (np.concatenate(part) for part in zip(*pairs, strict=True))
     return source, target
-

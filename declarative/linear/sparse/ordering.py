@@ -20,6 +20,7 @@ from scipy.sparse.linalg import splu
 from .entries import Entries, Integers
 from .pattern import Pattern
 
+Flags = NDArray[np.bool_]
 Graph = Any  # a symmetric scipy.sparse.csr_matrix of Booleans, without a diagonal
 HEAVY = 0.1  # an entry with this part of the largest of its row is preferred as a pivot
 HUB = 2000  # neighbours that are too many for minimum degree
@@ -35,39 +36,37 @@ class Order:
     rounds: Integers | None = None  # how many nodes are eliminated at a time, where they are not connected
 
 
-def match_constraints(pattern: Pattern, equalities: int, strengths: NDArray[Any] | None) -> Integers:  # (k,)
+def match_constraints(pattern: Pattern, firm: Flags, strengths: NDArray[Any] | None) -> Integers:  # (k,)
     """An unknown for every constraint, each at most once; -1 where none is left.
 
-    Large entries are preferred, then unknowns without curvature of their own, which need a partner; the rest is for as
-    many constraints as possible, equalities first.
+    Firm constraints come first: those with nothing on the diagonal. They get large entries, of unknowns without
+    curvature of their own if possible, for these need a partner too. Then come small entries, and other constraints.
     """
     matrix = pattern.jacobian
-    k, m = matrix.shape
-    flat = np.ones(m, dtype=bool)
-    diagonal = pattern.hessian.rows[pattern.hessian.rows == pattern.hessian.columns]
-    flat[diagonal] = False
-    heavy = _heavy(matrix, strengths)
-    first = matrix.rows < equalities
-    partner = np.full(k, -1)
-    for allowed in (first & heavy & flat[matrix.columns], first & heavy, first, heavy, np.ones(len(matrix), dtype=bool)):
+    flat = np.ones(matrix.shape[1], dtype=bool)
+    flat[pattern.hessian.rows[pattern.hessian.rows == pattern.hessian.columns]] = False
+    first, heavy = firm[matrix.rows], _heavy(matrix, strengths)
+    partner = np.full(matrix.shape[0], -1)
+    for allowed in (first & heavy & flat[matrix.columns], first & heavy, first, heavy):
         _extend(partner, matrix, allowed)
-    # Preferences may have cost pairs.
-    most = maximum_bipartite_matching(matrix.csr, perm_type="column") if len(matrix) else partner
-    if (most[:equalities] >= 0).sum() > (partner[:equalities] >= 0).sum():
-        return most.astype(np.int64)
+    most = np.full_like(partner, -1)
+    _extend(most, matrix, first)
+    if (most >= 0).sum() > (partner[firm] >= 0).sum():
+        partner = most  # preferences have cost pairs
+    _extend(partner, matrix, np.ones_like(first))
     return partner
 
 
-def _heavy(matrix: Entries, strengths: NDArray[Any] | None) -> NDArray[np.bool_]:
+def _heavy(matrix: Entries, strengths: NDArray[Any] | None) -> Flags:
     if strengths is None:
         return np.ones(len(matrix), dtype=bool)
     largest = np.zeros(matrix.shape[0])
     np.maximum.at(largest, matrix.rows, strengths)
-    heavy: NDArray[np.bool_] = strengths >= HEAVY * largest[matrix.rows]
+    heavy: Flags = strengths >= HEAVY * largest[matrix.rows]
     return heavy
 
 
-def _extend(partner: Integers, matrix: Entries, allowed: NDArray[np.bool_]) -> None:
+def _extend(partner: Integers, matrix: Entries, allowed: Flags) -> None:
     """Match what is still single, by the entries that are allowed."""
     free = np.ones(matrix.shape[1], dtype=bool)
     free[partner[partner >= 0]] = False
@@ -95,7 +94,7 @@ def least_fill(graph: Graph, sizes: Integers) -> Order:
 
 
 def _closed(later: Entries) -> bool:
-    """Whether eliminating each node connects only what is connected: what comes later is connected to the first of it."""
+    """Whether eliminating a node connects only what is connected: all of its neighbours to the first of them."""
     count = later.shape[0]
     order = later.turned
     rows, columns = later.rows[order], later.columns[order]

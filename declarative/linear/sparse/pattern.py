@@ -7,22 +7,16 @@ followed from (u, l) to the slope. What autodiff computes is what is looked at, 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 import torch
-from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor
 
-from ...recording.passes import RECORDING
-from .calls import Call
-from .dependence import Algebra, NoPattern, Sets, Traced
 from .entries import Entries
-from .rules import looks_at_entries, propagate
+from .trace import follow
 
 LIMIT = 30_000_000  # members of the index sets of one tensor: more than that is not sparse
 
@@ -99,7 +93,8 @@ def find_pattern(
         result: Tensor = torch.func.grad(lagrangian)(flat)
         return result
 
-    return pattern_of_slope(slope, u.detach().reshape(-1), torch.ones(len(rows), dtype=u.dtype, device=u.device), xs, limit)
+    multipliers = torch.ones(len(rows), dtype=u.dtype, device=u.device)
+    return pattern_of_slope(slope, u.detach().reshape(-1), multipliers, xs, limit)
 
 
 def pattern_of_slope(
@@ -111,85 +106,7 @@ def pattern_of_slope(
 ) -> Pattern:
     """The pattern of a problem, from the function ``(u, multipliers, *xs)`` -> D_U L (m,) for one problem."""
     m, k = len(u), len(multipliers)
-    without_rule: set[str] = set()
-    sets = _follow(_trace(slope, (u, multipliers, *xs)), (u, multipliers, *xs), Algebra(m + k + 1, limit), without_rule)
-    if sets is None:
-        sets = scipy.sparse.csr_matrix((m, m + k + 1), dtype=bool)
+    sets, without_rule = follow(slope, u, multipliers, xs, limit)
     curved = sets[:, :m]
     both = curved.multiply(curved.T)  # H is symmetric: what only one of two twins can be is zero
-    return Pattern(Entries.of(both).lower(), Entries.of(sets[:, m : m + k].T), tuple(sorted(without_rule)))
-
-
-def _trace(slope: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
-    try:
-        with RECORDING, torch.no_grad():
-            module = make_fx(torch.func.functionalize(slope, remove="mutations"))(*(x.detach() for x in inputs))
-    except Exception as error:  # whatever tracing does not support
-        raise NoPattern(f"the functions cannot be traced: {error}") from error
-    module.graph.eliminate_dead_code()
-    return module
-
-
-def _follow(module: fx.GraphModule, inputs: Sequence[Tensor], algebra: Algebra, without_rule: set[str]) -> Sets | None:
-    """The sets of the graph's result, operation by operation; what is not needed any more is forgotten."""
-    traced: dict[fx.Node, Traced] = {}
-    waiting = iter(_sources(inputs, algebra))
-    nodes = module.graph.nodes
-    last_use = {used: node for node in nodes for used in node.all_input_nodes}
-    followed = _reaching(list(nodes))
-    for node in nodes:
-        if node.op == "output":
-            break
-        if node.op == "placeholder":
-            traced[node] = next(waiting)
-        elif node.op == "get_attr":
-            traced[node] = _captured(getattr(module, node.target), algebra)
-        else:
-            traced[node] = _called(node, traced, algebra, without_rule if node in followed else None)
-        for used in node.all_input_nodes:
-            if last_use[used] is node:
-                del traced[used]
-    return traced[node.args[0]].sets
-
-
-def _reaching(nodes: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes whose entries reach the output; of some only the shape does."""
-    reaching = {nodes[-1]}
-    for node in reversed(nodes):
-        if node in reaching and (node.op != "call_function" or looks_at_entries(node.target)):
-            reaching.update(node.all_input_nodes)
-    return reaching
-
-
-def _sources(inputs: Sequence[Tensor], algebra: Algebra) -> list[Traced]:
-    """u and the multipliers, whose entries are followed, and the inputs, of which nothing is known."""
-    u, multipliers, *xs = inputs
-    m, k = len(u), len(multipliers)
-    sources = [Traced(u, algebra.single(np.arange(m))), Traced(multipliers, algebra.single(np.arange(m, m + k)))]
-    return sources + [Traced(x, algebra.varying(np.ones(x.numel(), dtype=bool))) for x in xs]
-
-
-def _captured(value: Any, algebra: Algebra) -> Traced:
-    varies = isinstance(value, Tensor) and value.requires_grad
-    return Traced(value, algebra.varying(np.ones(value.numel(), dtype=bool)) if varies else None)
-
-
-def _called(node: fx.Node, traced: dict[fx.Node, Traced], algebra: Algebra, without_rule: set[str] | None) -> Traced:
-    """What an operation returns; its sets too, if the names of those without a rule are asked for."""
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: traced[used])
-    if node.target is operator.getitem:
-        several, index = args
-        return Traced(several.value[index], several.sets[index])
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise NoPattern(f"the functions cannot be traced: {node.target}")
-    values = fx.node.map_arg((node.args, node.kwargs), lambda used: traced[used].value)
-    with torch.no_grad():
-        result = node.target(*values[0], **values[1])
-    if result is None:
-        return Traced(None)
-    if not isinstance(result, Tensor | tuple | list):
-        raise NoPattern(f"the functions depend on a value: {node.target}")
-    call = Call(node.target, tuple(args), dict(kwargs), result, algebra)
-    known = without_rule is None or not looks_at_entries(node.target)
-    sets = [None] * len(call.results) if known else propagate(call, without_rule)
-    return Traced(result, sets[0]) if isinstance(result, Tensor) else Traced(tuple(result), tuple(sets))
+    return Pattern(Entries.of(both).lower(), Entries.of(sets[:, m : m + k].T), without_rule)

@@ -55,14 +55,19 @@ def looks_at_entries(target: Any) -> bool:
 
 def _ruled(call: Call, without_rule: set[str]) -> list[Sets | None]:
     name = str(call.target.overloadpacket).removeprefix("aten.")
-    rule = RULES.get(name, entry_by_entry if torch.Tag.pointwise in call.target.tags else _dense)
+    rule = RULES.get(name, entry_by_entry if torch.Tag.pointwise in call.target.tags else None)
     try:
-        if rule is not _dense:
-            return list(rule(call))
-    except Unruly:
+        sets = [] if rule is None else list(rule(call))
+        if len(sets) == len(call.results) and all(_fits(of, x) for of, x in zip(sets, call.results, strict=True)):
+            return sets
+    except (Unruly, RuntimeError, LookupError, TypeError, ValueError):  # a use that the rule was not made for
         pass
     without_rule.add(name)
-    return list(_dense(call))
+    return _dense(call)
+
+
+def _fits(sets: Sets | None, result: Tensor | None) -> bool:
+    return sets is None or (result is not None and sets.shape[0] == result.numel())
 
 
 def _dense(call: Call) -> list[Sets | None]:
@@ -72,6 +77,8 @@ def _dense(call: Call) -> list[Sets | None]:
 
 def _step(call: Call) -> list[Sets | None]:
     """Constant between jumps: the result is not known, but its derivative is zero."""
+    if call.result.is_complex():
+        raise Unruly
     (either,) = entry_by_entry(call)
     return [None if either is None else call.algebra.varying(np.diff(either.indptr) > 0)]
 
@@ -113,6 +120,11 @@ def _filled(call: Call) -> list[Sets | None]:
     return [call.algebra.union([call.aligned(x, ~holds), call.aligned(value, holds)])]
 
 
+def _written(call: Call) -> list[Sets | None]:
+    """``fill``: of its first operand only the shape matters."""
+    return [call.aligned(call.args[1])]
+
+
 def _cut(call: Call) -> list[Sets | None]:
     """``threshold_backward``: the first operand or zero, as the second one decides."""
     grad, x = call.operands
@@ -132,8 +144,9 @@ def _padded(call: Call) -> list[Sets | None]:
 
 def _strided(call: Call) -> list[Sets | None]:
     """A view of memory, which is only the memory of the entries in order if they lie so."""
-    if not all(x.value.is_contiguous() for x in call.operands):
-        raise Unruly
+    for x in (operand.value for operand in call.operands):
+        if not x.is_contiguous() or x.untyped_storage().nbytes() != x.numel() * x.element_size():
+            raise Unruly
     return moved(call)
 
 
@@ -141,9 +154,9 @@ def _table(rule: Rule, names: str) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
-OF_SHAPES = frozenset(
-    "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full new_empty "
-    "new_empty_strided fill zero".split()
+OF_SHAPES = (
+    *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "zero"),
+    *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"),
 )
 
 RULES: dict[str, Rule] = {
@@ -168,6 +181,7 @@ RULES: dict[str, Rule] = {
     **_table(_raised, "pow"),
     **_table(_chosen, "where"),
     **_table(_filled, "masked_fill"),
+    **_table(_written, "fill"),
     **_table(_cut, "threshold_backward"),
     **_table(
         reduced,

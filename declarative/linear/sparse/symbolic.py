@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from .entries import Entries, Integers
-from .ordering import Order, least_depth, least_fill, match_constraints
+from .ordering import Flags, Order, least_depth, least_fill, match_constraints
 from .pattern import Pattern
 
 Preference = Literal["fill", "depth"]
@@ -33,7 +33,7 @@ class Symbolic:
 
     pattern: Pattern
     place: Integers  # the position of each unknown and each constraint, (m + k,)
-    pair: NDArray[np.bool_]  # whether a position and the next one make a block of D, (m + k,)
+    pair: Flags  # whether a position and the next one make a block of D, (m + k,)
     starts: Integers  # of the columns of L among its entries, (m + k + 1,)
     rows: Integers  # positions of the entries of L, column by column, ascending, (fill,)
     slots: Integers  # where each entry of K is stored in the factor, (entries of K,)
@@ -49,6 +49,11 @@ class Symbolic:
     def fill(self) -> int:
         """The number of entries of L."""
         return len(self.rows)
+
+    @property
+    def unpaired(self) -> Integers:
+        """Constraints that no unknown is left for; equalities among them depend on others, whatever the values are."""
+        return np.flatnonzero(self.partners < 0)
 
     @cached_property
     def work(self) -> int:
@@ -78,7 +83,7 @@ class Symbolic:
         )
 
     @cached_property
-    def is_constraint(self) -> NDArray[np.bool_]:
+    def is_constraint(self) -> Flags:
         """Which positions are constraints, (m + k,)."""
         result = np.zeros(self.size, dtype=bool)
         result[self.place[self.pattern.hessian.shape[0] :]] = True
@@ -86,18 +91,18 @@ class Symbolic:
 
 
 def analyse(
-    pattern: Pattern, prefer: Preference = "fill", equalities: int | None = None, strengths: Any = None
+    pattern: Pattern, prefer: Preference = "fill", firm: Flags | None = None, strengths: NDArray[Any] | None = None
 ) -> Symbolic:
     """Order the unknowns and the constraints, and find the structure of the factor.
 
     Args:
         pattern: of H and A.
         prefer: few entries of the factor, for elimination one by one, or few levels, for elimination level by level.
-        equalities: how many constraints, the first ones, are equalities; all by default.
+        firm: which constraints, (k,), have nothing on the diagonal, as equalities do; all by default.
         strengths: the usual size of each entry of A, (nonzeros,): large ones make better pivots.
     """
     m, k = pattern.hessian.shape[0], pattern.jacobian.shape[0]
-    partners = match_constraints(pattern, k if equalities is None else equalities, strengths)
+    partners = match_constraints(pattern, np.ones(k, dtype=bool) if firm is None else firm, strengths)
     node = np.concatenate([np.arange(m), partners])
     single = node < 0
     node[single] = m + np.arange(single.sum())
