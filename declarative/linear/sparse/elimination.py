@@ -10,6 +10,8 @@ W is kept beside L because it makes a block of D of size two no different from t
 
 from __future__ import annotations
 
+import numpy as np
+
 from .lanes import Factor, Floats, Plan, Work, compiled
 from .pivots import PIVOT, REPLACED, SMALLEST
 
@@ -106,7 +108,7 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
         pivot = factor.inverse[j, b]
         if abs(pivot) > PIVOT * work.made[j, b]:
             factor.counts[0 if pivot > 0 else 1, b] += 1
-        else:
+        elif np.isfinite(pivot):  # what is not finite stays, and is not counted
             factor.counts[3 if plan.is_constraint[j] else 2, b] += 1
             pivot = _replacement(plan, j, b, work) * (-1 if plan.is_constraint[j] else 1)
         factor.inverse[j, b] = 1 / pivot
@@ -121,15 +123,15 @@ def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
         noise = abs(h) * work.made[j + 1, b] + abs(c) * work.made[j, b] + 2 * abs(a) * work.across[b]
         if abs(determinant) > PIVOT * noise:
             one = 0 if determinant < 0 or h > 0 else 1
-            two = 1 if determinant < 0 else one
-        else:
-            one, two = (0 if h + c > 0 else 2), (1 if h + c < 0 else 3)
+            factor.counts[one, b] += 1
+            factor.counts[1 if determinant < 0 else one, b] += 1
+        elif np.isfinite(determinant):
+            factor.counts[0 if h + c > 0 else 2, b] += 1
+            factor.counts[1 if h + c < 0 else 3, b] += 1
             to_h = _replacement(plan, j, b, work) * (-1 if c > 0 else 1)
             to_c = _replacement(plan, j + 1, b, work) * (1 if h < 0 else -1)
             h, c = h + to_h, c + to_c
             determinant = h * c - a * a
-        factor.counts[one, b] += 1
-        factor.counts[two, b] += 1
         factor.inverse[j, b], factor.inverse[j + 1, b] = c / determinant, h / determinant
         factor.coupling[j, b] = -a / determinant
 
@@ -137,7 +139,7 @@ def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
 @compiled
 def _replacement(plan: Plan, j: int, b: int, work: Work) -> float:
     """A small number beside what the pivot is made from and what it would eliminate."""
-    largest: float = max(work.made[j, b], SMALLEST)
+    beside: float = max(work.made[j, b], SMALLEST)
     for p in range(plan.starts[j], plan.starts[j + 1]):
-        largest = max(largest, abs(work.below[p, b]))
-    return REPLACED * largest
+        beside += abs(work.below[p, b])
+    return REPLACED * beside

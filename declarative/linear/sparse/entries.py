@@ -88,7 +88,7 @@ class Entries:
         """The matrices, zeros included."""
         rows, columns = self.index(values.device)
         flat = values.new_zeros(len(values), self.shape[0] * self.shape[1])
-        return flat.index_add(1, rows * self.shape[1] + columns, values).view(-1, *self.shape)
+        return flat.index_add(1, rows * self.shape[1] + columns, values).view(len(values), *self.shape)
 
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
         """The matrices times vectors, differentiable in both; (batch, rows)."""

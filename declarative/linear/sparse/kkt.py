@@ -36,9 +36,12 @@ class Solved(NamedTuple):
     error: Tensor  # the residual relative to the terms that it is left of, (batch,)
 
 
-def choose_kernel(device: torch.device) -> Kernel:
+def choose_kernel(kernel: Kernel | None, device: torch.device) -> Kernel:
     """Numba on the CPU if it is installed (the extra ``accelerate``), else plain torch, which runs anywhere."""
-    return "numba" if device.type == "cpu" and importlib.util.find_spec("numba") is not None else "torch"
+    installed = importlib.util.find_spec("numba") is not None
+    if kernel == "numba" and not installed:
+        raise ValueError("kernel='numba' needs Numba: install the extra 'accelerate', or use kernel='torch'")
+    return kernel or ("numba" if installed and device.type == "cpu" else "torch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ class SparseKKT:
             kernel: which implementation; by default the fastest that is there.
             device: where the values will be.
         """
-        kernel = choose_kernel(torch.device(device)) if kernel is None else kernel
+        kernel = choose_kernel(kernel, torch.device(device))
         k = pattern.jacobian.shape[0]
         firm = np.arange(k) < (k if equalities is None else equalities)
         sizes = None if strengths is None else strengths.detach().abs().double().cpu().numpy()
@@ -160,8 +163,8 @@ class Factorisation:
         The last number counts pivots that cannot be told from zero. One of these does not make the matrix singular: an
         order of pivots is chosen before their values are known, and a good one may not be good for all of them.
         """
-        above, below, *replaced = self._counts.unbind(-1)
-        return torch.stack([above, below, replaced[0] + replaced[1]], -1)
+        above, below, _, _ = self._counts.unbind(-1)
+        return torch.stack([above, below, self.kkt.symbolic.size - above - below], -1)
 
     def convex(self) -> Tensor:  # (batch,)
         """Whether a matrix, with small numbers in place of pivots that are zero, has m eigenvalues above zero, k below.

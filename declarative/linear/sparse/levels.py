@@ -151,7 +151,7 @@ def _invert_ones(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> 
     """Pivots by themselves; what cannot be told from zero is replaced, with the sign that its kind should have."""
     ones = slice(level.begin, level.pairs)
     pivot = stored[ones]
-    good = pivot.abs() > PIVOT * made[ones]
+    good = (pivot.abs() > PIVOT * made[ones]) | ~pivot.isfinite()  # what is not finite stays, and is not counted
     factor.signs[ones] = torch.where(good, pivot.sign(), 2 * factor.plan.sign[ones])
     if not good.all():
         instead = _replacements(level, stored, made)[: level.pairs - level.begin] * factor.plan.sign[ones]
@@ -165,10 +165,10 @@ def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> 
     h, a, c = stored[one], stored[level.links], stored[two]
     determinant = h * c - a * a
     noise = h.abs() * made[two] + c.abs() * made[one] + 2 * a.abs() * made[level.links]
-    good = determinant.abs() > PIVOT * noise
-    mixed = determinant < 0
-    factor.signs[one] = torch.where(mixed, 1.0, h.sign())
-    factor.signs[two] = torch.where(mixed, -1.0, h.sign())
+    good = (determinant.abs() > PIVOT * noise) | ~determinant.isfinite()
+    alike = h.sign() + 0 * determinant  # not a number where that is none
+    factor.signs[one] = torch.where(determinant < 0, 1.0, alike)
+    factor.signs[two] = torch.where(determinant < 0, -1.0, alike)
     if not good.all():
         factor.signs[one] = torch.where(good, factor.signs[one], torch.where(h + c > 0, 1.0, 2.0))
         factor.signs[two] = torch.where(good, factor.signs[two], torch.where(h + c < 0, -1.0, -2.0))
@@ -182,8 +182,8 @@ def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> 
 
 def _replacements(level: Level, stored: Tensor, made: Tensor) -> Tensor:  # (pivots of the level, batch)
     """Small numbers beside what the pivots are made from and what they would eliminate."""
-    largest = made[level.begin : level.end].clamp(min=SMALLEST)
-    return REPLACED * largest.index_reduce(0, level.columns - level.begin, stored[level.stored].abs(), "amax")
+    beside = made[level.begin : level.end].clamp(min=SMALLEST)
+    return REPLACED * beside.index_add(0, level.columns - level.begin, stored[level.stored].abs())
 
 
 def _levels(symbolic: Symbolic, device: torch.device) -> list[Level]:

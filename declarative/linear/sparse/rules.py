@@ -144,9 +144,9 @@ def _padded(call: Call) -> list[Sets | None]:
 
 def _strided(call: Call) -> list[Sets | None]:
     """A view of memory, which is only the memory of the entries in order if they lie so."""
-    for x in (operand.value for operand in call.operands):
-        if not x.is_contiguous() or x.untyped_storage().nbytes() != x.numel() * x.element_size():
-            raise Unruly
+    memory = call.operands[0].value
+    if not memory.is_contiguous() or memory.untyped_storage().nbytes() != memory.numel() * memory.element_size():
+        raise Unruly
     return moved(call)
 
 

@@ -41,13 +41,25 @@ def follow(
 
 
 def _traced(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
-    try:
-        with RECORDING, torch.no_grad(), slow_is_fine():
-            module = make_fx(torch.func.functionalize(function, remove="mutations"))(*(x.detach() for x in inputs))
-    except Exception as error:  # whatever tracing does not support
-        raise NoPattern(f"the functions cannot be traced: {error}") from error
+    """The graph of the function, in which nothing is overwritten."""
+    module = _graph(function, inputs)
+    if _overwrites(module):  # a second time, for what removes it does not know functions with derivatives of their own
+        module = _graph(torch.func.functionalize(function, remove="mutations"), inputs)
     module.graph.eliminate_dead_code()
     return module
+
+
+def _graph(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    try:
+        with RECORDING, torch.no_grad(), slow_is_fine():
+            return make_fx(function)(*(x.detach() for x in inputs))
+    except Exception as error:  # whatever tracing does not support
+        raise NoPattern(f"the functions cannot be traced: {error}") from error
+
+
+def _overwrites(module: fx.GraphModule) -> bool:
+    targets = [node.target for node in module.graph.nodes]
+    return any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets)
 
 
 class _Follower:
