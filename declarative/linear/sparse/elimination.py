@@ -60,9 +60,9 @@ def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
 def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
     """Put the entries of K where the factor will be."""
     size, lanes = factor.inverse.shape
-    factor.inverse[:] = 0.0
-    factor.counts[:] = 0
-    work.below[:] = 0.0
+    factor.inverse.fill(0.0)
+    factor.counts.fill(0)
+    work.below.fill(0.0)
     for e in range(len(plan.slots)):
         slot = plan.slots[e]
         if slot < size:

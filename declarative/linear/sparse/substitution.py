@@ -53,8 +53,9 @@ def substitute(plan: Plan, factor: Factor, x: Floats) -> None:
 
 
 @compiled
-def subtract_product(plan: Plan, entries: Floats, x: Floats, residual: Floats, total: Floats) -> None:
-    """Subtract K x from the residual, and add |K| |x| to the total, (size, lanes)."""
+def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
+    """Subtract K x from the residual, and add |K| |x| to the total, for the x on trial."""
+    x, residual, total = rows.trial, rows.residual, rows.total
     lanes = x.shape[1]
     for e in range(len(plan.slots)):
         i, j = plan.first[e], plan.second[e]
@@ -68,43 +69,68 @@ def subtract_product(plan: Plan, entries: Floats, x: Floats, residual: Floats, t
 
 
 @compiled
-def relative(plan: Plan, residual: Floats, total: Floats, error: Floats) -> None:
+def measure(plan: Plan, rows: Rows, error: Floats) -> None:
     """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,)."""
-    size, lanes = residual.shape
-    most, least, broken = np.zeros((2, lanes)), np.full((2, lanes), SMALLEST), np.zeros(lanes)
+    size, lanes = rows.residual.shape
+    most, least, broken = np.zeros((2, lanes)), np.zeros((2, lanes)), np.zeros(lanes)
     for i in range(size):
         kind = 1 if plan.is_constraint[i] else 0
         for b in range(lanes):
-            most[kind, b] = max(most[kind, b], abs(residual[i, b]))
-            least[kind, b] = max(least[kind, b], total[i, b])
-            broken[b] += 0.0 * residual[i, b]
+            most[kind, b] = max(most[kind, b], abs(rows.residual[i, b]))
+            least[kind, b] = max(least[kind, b], rows.total[i, b])
+            broken[b] += 0.0 * rows.residual[i, b]
     for b in range(lanes):
-        error[b] = max(most[0, b] / least[0, b], most[1, b] / least[1, b])
+        error[b] = max(most[0, b] / max(least[0, b], SMALLEST), most[1, b] / max(least[1, b], SMALLEST))
         if broken[b] != 0.0:  # not a number, which comparisons pass over
             error[b] = np.inf
 
 
 @compiled
+def begin(rows: Rows, error: Floats) -> None:
+    """The first residual is the right-hand side."""
+    size, lanes = rows.right.shape
+    for i in range(size):
+        for b in range(lanes):
+            rows.residual[i, b] = rows.right[i, b]
+            rows.x[i, b] = 0.0
+    for b in range(lanes):
+        error[b] = np.inf
+
+
+@compiled
+def correct(rows: Rows) -> None:
+    """Try the solution that the residual, substituted, leads to; its own residual is to come."""
+    size, lanes = rows.right.shape
+    for i in range(size):
+        for b in range(lanes):
+            rows.trial[i, b] = rows.x[i, b] + rows.residual[i, b]
+            rows.residual[i, b] = rows.right[i, b]
+            rows.total[i, b] = abs(rows.right[i, b])
+
+
+@compiled
+def accept(rows: Rows, now: Floats, error: Floats) -> bool:
+    """Keep what is better, and say whether it is worth going on."""
+    size, lanes = rows.right.shape
+    for i in range(size):
+        for b in range(lanes):
+            rows.x[i, b] = rows.trial[i, b] if now[b] < error[b] else rows.x[i, b]
+    going = False
+    for b in range(lanes):
+        going = going or GOAL < now[b] < 0.5 * error[b]
+        error[b] = min(now[b], error[b])
+    return going
+
+
+@compiled
 def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
-    right, x, residual, total, trial = rows
-    size, lanes = right.shape
-    now = np.empty(lanes)
-    residual[:] = right
-    x[:] = 0.0
-    error[:] = np.inf
+    now = np.empty(len(error))
+    begin(rows, error)
     for _ in range(CORRECTIONS + 1):
-        substitute(plan, factor, residual)
-        trial[:] = x + residual
-        residual[:] = right
-        total[:] = np.abs(right)
-        subtract_product(plan, entries, trial, residual, total)
-        relative(plan, residual, total, now)
-        going = (now > GOAL) & (now < 0.5 * error)
-        better = now < error
-        for i in range(size):
-            for b in range(lanes):
-                x[i, b] = trial[i, b] if better[b] else x[i, b]
-        error[:] = np.where(better, now, error)
-        if not going.any():
+        substitute(plan, factor, rows.residual)
+        correct(rows)
+        subtract_product(plan, entries, rows)
+        measure(plan, rows, now)
+        if not accept(rows, now, error):
             break
