@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from declarative.linear.sparse import Pattern, SparseKKT, analyse
+from declarative.linear.sparse import NoPattern, Pattern, SparseKKT, analyse
 from declarative.linear.sparse.ordering import least_depth, least_fill
 from tests.support.sparse_problems import DOUBLE, PROBLEMS
 
@@ -301,3 +301,30 @@ def test_a_kernel_that_is_not_installed_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="accelerate"):
         SparseKKT.of(PATTERNS["arrow"], kernel="numba")
     assert SparseKKT.of(PATTERNS["arrow"]).kernel == "torch"
+
+
+@each_kernel
+@pytest.mark.parametrize(("m", "k"), [(1, 0), (1, 1), (2, 1)])
+def test_the_smallest_problems_and_an_empty_batch(m, k, kernel):
+    pattern = Pattern.given(np.eye(m), np.ones((k, m)), m, k)
+    kkt = SparseKKT.of(pattern, kernel=kernel)
+    for batch in (0, 1, 2):
+        parts = values_for(pattern, batch, 3.0)
+        factor = kkt.factorise(*parts)
+        right = normal(batch, m + k)
+        x, error = solved(factor, right)
+        assert (x.shape, error.shape, factor.inertia().shape) == ((batch, m + k), (batch,), (batch, 3))
+        torch.testing.assert_close(x, torch.linalg.solve(dense_matrix(pattern, *parts), right))
+
+
+def test_a_factor_that_would_not_be_sparse_is_refused(monkeypatch):
+    pattern = random_pattern(400, 0, 0, density=8)
+    for order in ("fill", "depth"):
+        assert analyse(pattern, order).work > 100_000
+        monkeypatch.setattr("declarative.linear.sparse.ordering.LIMIT", 10_000)
+        with pytest.raises(NoPattern, match="not sparse"):
+            analyse(pattern, order)
+        monkeypatch.undo()
+    monkeypatch.setattr("declarative.linear.sparse.kkt.WORK", 10_000)
+    with pytest.raises(NoPattern, match="accelerate"):
+        SparseKKT.of(pattern, kernel="torch")

@@ -1,12 +1,8 @@
 """Derivatives by as many passes as there are colours: seeds to multiply with, and where to read the entries off.
 
-hessian = compress_hessian(pattern.hessian)
-products = H @ seeds                          # (batch, colours, m): hessian.seeds has the directions as rows
-values = hessian.recover(products)            # (batch, nonzeros), one gather, differentiable
-
-jacobian = compress_jacobian(pattern.jacobian)
-forward = A @ columns, reverse = A' @ rows    # (batch, colours, k) and (batch, colours, m)
-values = jacobian.recover(forward, reverse)
+For H, ``seeds`` are directions v, one per row, and ``recover`` takes the products H v, (batch, colours, m). For A there
+are directions v for products A v, (batch, forward, k), and w for products A' w, (batch, reverse, m), of which either
+may be none. What is recovered, (batch, nonzeros), is one gather, and differentiable.
 """
 
 from __future__ import annotations
@@ -139,33 +135,29 @@ def compress_jacobian(entries: Entries) -> JacobianCompression:
 
 def _split(entries: Entries) -> JacobianCompression:
     """By columns, with as many of the fullest rows taken by themselves as makes the number of passes least."""
-    k = entries.shape[0]
-    lengths = np.bincount(entries.rows, minlength=k)
+    lengths = np.bincount(entries.rows, minlength=entries.shape[0])
     fullest = np.argsort(-lengths, kind="stable")
-    best: tuple[int, Integers, Integers] | None = None
-    for alone in SPLIT:
-        rest = lengths[fullest[alone:]]
-        if alone and (alone > k or best is None or alone >= best[0]):
-            break
-        if best is not None and alone + rest.max(initial=0) >= best[0]:  # each entry of a row needs its own colour
-            continue
-        chosen = np.isin(entries.rows, fullest[:alone])
-        columns = colour_columns(Entries(entries.rows[~chosen], entries.columns[~chosen], entries.shape))
-        count = alone + int(columns.max(initial=-1)) + 1
-        if best is None or count < best[0]:
-            best = (count, columns, fullest[:alone])
-    assert best is not None
-    return _recipe(entries, best[1], best[2])
+    counts = [alone for alone in SPLIT if alone <= len(fullest)]
+    # Each entry of a row needs its own colour: the least that can be hoped for, and the most promising one first.
+    hopes = sorted((alone + lengths[fullest[alone:]].max(initial=0), alone) for alone in counts)
+    best = _recipe(entries, fullest[: hopes[0][1]])
+    for hope, alone in hopes[1:]:
+        if hope < best.count:
+            best = min(best, _recipe(entries, fullest[:alone]), key=lambda recipe: recipe.count)
+    return best
 
 
-def _recipe(entries: Entries, columns: Integers, alone: Integers) -> JacobianCompression:
+def _recipe(entries: Entries, alone: Integers) -> JacobianCompression:
+    """These rows one by one, the others by the colours of their columns."""
     k, m = entries.shape
     rows = np.full(k, -1)
     rows[alone] = np.arange(len(alone))
+    by_itself = rows[entries.rows] >= 0
+    columns = colour_columns(entries.take(~by_itself))
     forward = int(columns.max(initial=-1)) + 1
     by_row = rows[entries.rows] * m + entries.columns + forward * k
     by_column = columns[entries.columns] * k + entries.rows
-    return JacobianCompression(columns, rows, np.where(rows[entries.rows] >= 0, by_row, by_column))
+    return JacobianCompression(columns, rows, np.where(by_itself, by_row, by_column))
 
 
 def _seeds(colours: Integers, count: int, like: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ that depends on nothing has no matrix (None): its value is known, and so are its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,7 @@ def sizes(sets: Sets) -> Array:
 
 def positions(shape: Sequence[int]) -> Tensor:
     """The entries of a tensor, numbered."""
-    return torch.arange(int(np.prod(shape)), dtype=torch.int64).view(*shape) if shape else torch.zeros((), dtype=int)  # type: ignore[call-overload]
+    return torch.arange(math.prod(shape)).view(tuple(shape))
 
 
 def flat(index: Tensor) -> Array:

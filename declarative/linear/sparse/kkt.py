@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from . import levels
+from .dependence import NoPattern
 from .pattern import Pattern
 from .symbolic import Preference, Symbolic, analyse
 
 Kernel = Literal["numba", "torch"]
 PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
+WORK = 50_000_000  # multiplications of a factorisation that are too many for plain torch
 LOST = 1e-10  # a relative residual above this is not what a correct pivot order leaves
 
 
@@ -81,12 +83,20 @@ class SparseKKT:
             strengths: the usual size of each entry of A, (nonzeros,), if known: large ones make better pivots.
             kernel: which implementation; by default the fastest that is there.
             device: where the values will be.
+
+        Raises:
+            NoPattern: the factor would not be sparse.
         """
         kernel = choose_kernel(kernel, torch.device(device))
         k = pattern.jacobian.shape[0]
         firm = np.arange(k) < (k if equalities is None else equalities)
         sizes = None if strengths is None else strengths.detach().abs().double().cpu().numpy()
-        return cls(analyse(pattern, PREFERS[kernel], firm, sizes), kernel)
+        symbolic = analyse(pattern, PREFERS[kernel], firm, sizes)
+        if kernel == "torch" and symbolic.work > WORK:
+            raise NoPattern(
+                f"a factorisation takes {symbolic.work:,} multiplications; the extra 'accelerate' is needed"
+            )
+        return cls(symbolic, kernel)
 
     @property
     def m(self) -> int:

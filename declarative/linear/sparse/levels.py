@@ -48,6 +48,7 @@ class Plan:
     second: Tensor  # and its column
     mate: Tensor  # the other half of a pair, or the position itself
     sign: Tensor  # that a pivot should have: 1 for unknowns, -1 for constraints, (size, 1)
+    kinds: list[Tensor]  # the positions of unknowns and of constraints, if there are any
     fill: int
 
     @classmethod
@@ -58,6 +59,7 @@ class Plan:
         mate[halves], mate[halves + 1] = halves + 1, halves
         sign = torch.from_numpy(np.where(symbolic.is_constraint, -1.0, 1.0)).to(device).unsqueeze(-1)
         first, second = symbolic.coordinates
+        kinds = np.flatnonzero(~symbolic.is_constraint), np.flatnonzero(symbolic.is_constraint)
         return cls(
             levels=_levels(symbolic, device),
             place=torch.from_numpy(symbolic.place).to(device),
@@ -66,6 +68,7 @@ class Plan:
             second=torch.from_numpy(second).to(device),
             mate=torch.from_numpy(mate).to(device),
             sign=sign,
+            kinds=[torch.from_numpy(x).to(device) for x in kinds if len(x)],
             fill=symbolic.fill,
         )
 
@@ -117,11 +120,7 @@ class Factor:
         for index, product in ((plan.first, below), (plan.second, above)):
             residual.index_add_(0, index, product, alpha=-1)
             total.index_add_(0, index, product.abs())
-        errors = [torch.zeros_like(right[0])]
-        for kind in (1, -1):
-            mine = plan.sign.flatten() == kind
-            if mine.any():
-                errors.append(residual[mine].abs().amax(0) / total[mine].amax(0).clamp(min=SMALLEST))
+        errors = [residual[kind].abs().amax(0) / total[kind].amax(0).clamp(min=SMALLEST) for kind in plan.kinds]
         return residual, torch.stack(errors).amax(0).nan_to_num(torch.inf)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse.csgraph import maximum_bipartite_matching, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
+from .dependence import NoPattern
 from .entries import Entries, Integers
 from .pattern import Pattern
 
@@ -25,6 +26,8 @@ Graph = Any  # a symmetric scipy.sparse.csr_matrix of Booleans, without a diagon
 HEAVY = 0.1  # an entry with this part of the largest of its row is preferred as a pivot
 HUB = 2000  # neighbours that are too many for minimum degree
 FULL = 0.9  # a graph with this part of all edges is taken as complete
+LIMIT = 2e9  # multiplications of a factorisation: more than that is not sparse
+CROWDED = 0.05  # a graph with this part of all edges soon becomes complete
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +84,10 @@ def _extend(partner: Integers, matrix: Entries, allowed: Flags) -> None:
 def least_fill(graph: Graph, sizes: Integers) -> Order:
     """Minimum degree, by SuperLU, whose factor of the graph's Laplacian has the pattern that is wanted."""
     degrees = np.diff(graph.indptr)
-    if degrees.max(initial=0) > max(HUB, graph.shape[0] / 8):
-        return least_depth(graph, sizes)  # SuperLU's time grows with the square of a degree
+    if degrees.max(initial=0) > max(HUB, graph.shape[0] / 8) or _narrow_work(graph) > 10 * LIMIT:
+        return least_depth(
+            graph, sizes
+        )  # SuperLU's time grows with the square of a degree, and it does not know limits
     # Every entry of the factor of a Laplacian differs from zero, and none becomes so small that it would not.
     laplacian = scipy.sparse.diags(degrees + 1e-6) - graph.astype(float)
     options = {"SymmetricMode": True}
@@ -91,6 +96,14 @@ def least_fill(graph: Graph, sizes: Integers) -> Order:
     if not np.array_equal(factor.perm_r, factor.perm_c) or not _closed(later):
         return least_depth(graph, sizes)
     return Order(factor.perm_c.astype(np.int64), later)
+
+
+def _narrow_work(graph: Graph) -> float:
+    """How many multiplications it takes at most, if the graph is made narrow: ten times what a good order takes."""
+    place = np.argsort(reverse_cuthill_mckee(graph, symmetric_mode=True))
+    first = np.arange(len(place))
+    np.minimum.at(first, np.repeat(place, np.diff(graph.indptr)), place[graph.indices])
+    return float(((np.arange(len(place)) - first).astype(float) ** 2).sum() / 2)
 
 
 def _closed(later: Entries) -> bool:
@@ -108,13 +121,16 @@ def _closed(later: Entries) -> bool:
 
 def least_depth(graph: Graph, sizes: Integers) -> Order:
     """Rounds of nodes that are not connected, those of low degree first: few levels, for elimination level by level."""
-    alive = np.arange(graph.shape[0])
+    alive, work = np.arange(graph.shape[0]), 0.0
     rounds, structures = [], []
     while len(alive) and graph.nnz < FULL * len(alive) ** 2:
+        crowded = graph.nnz > CROWDED * len(alive) ** 2
+        _require_sparse(work + len(alive) ** 3 / 6 if crowded else work)
         chosen = _independent(graph, graph.astype(np.int64) @ sizes[alive])
         chosen = chosen[np.argsort(sizes[alive[chosen]], kind="stable")]  # pairs last
         structures.append(_renumbered(graph[chosen], alive, len(sizes)))
         rounds.append(alive[chosen])
+        work += float((np.diff(structures[-1].indptr).astype(float) ** 2).sum() / 2)
         rest = np.setdiff1d(np.arange(len(alive)), chosen, assume_unique=True)
         bridge = graph[rest][:, chosen]
         graph = graph[rest][:, rest] + bridge @ bridge.T
@@ -122,6 +138,7 @@ def least_depth(graph: Graph, sizes: Integers) -> Order:
         graph.eliminate_zeros()
         alive = alive[rest]
     if len(alive):  # a clique: one by one
+        _require_sparse(work + len(alive) ** 3 / 6)
         clique = scipy.sparse.triu(np.ones((len(alive), len(alive)), dtype=bool), 1).tocsr()
         structures.append(_renumbered(clique, alive, len(sizes)))
         rounds.extend(alive.reshape(-1, 1))
@@ -130,6 +147,11 @@ def least_depth(graph: Graph, sizes: Integers) -> Order:
     joined = scipy.sparse.vstack([scipy.sparse.csr_matrix((0, len(sizes)), dtype=bool), *structures]).tocoo()
     later = scipy.sparse.coo_matrix((joined.data, (place[joined.col], joined.row)), (len(sizes), len(sizes)))
     return Order(place, Entries.of(later), np.array([len(nodes) for nodes in rounds], dtype=np.int64))
+
+
+def _require_sparse(work: float) -> None:
+    if work > LIMIT:
+        raise NoPattern(f"the factor of the KKT matrix is not sparse: it takes about {work:.0e} multiplications")
 
 
 def _independent(graph: Graph, degrees: Integers) -> Integers:
