@@ -93,7 +93,8 @@ OPERATIONS = {
     "where known": lambda x, u: torch.where(torch.arange(6) < 2, u**2, u.flip(0)),
     "clamp": lambda x, u: u.clamp(-0.5, 0.5).square() + u.relu().square() + u.abs(),
     "masked": lambda x, u: u.masked_fill(torch.arange(6) > 2, 0.0).square(),
-    "steps": lambda x, u: u * (u > x) + u.sign() * x + u.floor(),
+    "steps": lambda x, u: u * (u > x) + u.sign() * u.flip(0) + u.floor() * x,
+    "hinges": lambda x, u: u.relu() * u.flip(0).relu() + F.relu(u - x),
     "scatter add": lambda x, u: torch.zeros(8, dtype=u.dtype).scatter_add(0, torch.tensor([0, 1, 1, 2, 3, 7]), u) ** 2,
     "index put": lambda x, u: torch.zeros(8, dtype=u.dtype).index_put((FEW,), u[:3], accumulate=True) ** 2,
     "index add": lambda x, u: torch.zeros(8, dtype=u.dtype).index_add(0, FEW, u[:3]) ** 2,
@@ -109,13 +110,15 @@ OPERATIONS = {
     "maximum": lambda x, u: u.max() ** 2 + u.view(2, 3).amax(1).sum(),
     "sort": lambda x, u: u.sort()[0] * x,
     "chosen by input": lambda x, u: u.gather(0, x.argsort()) * u[0],
+    "indexed by input": lambda x, u: u[x.argsort()[:2]].square(),
+    "scattered by input": lambda x, u: u.scatter(0, x.argsort(), u * x).square(),
     "spectrum": lambda x, u: torch.fft.rfft(u).abs().square(),
     "inverse": lambda x, u: torch.linalg.inv(u[:4].view(2, 2) + 3 * torch.eye(2, dtype=DOUBLE)),
 }
-WIDE = {"maximum", "sort", "chosen by input", "cross"}
+WIDE = {"maximum", "sort", "chosen by input", "indexed by input", "scattered by input", "cross"}
 
 
-def seen(function, points=5):
+def seen(function, points=16):
     """Where the derivatives of objective and constraints, both this function, are not zero at some of many points."""
     generator = torch.Generator().manual_seed(0)
     hessian, jacobian = None, None
@@ -132,19 +135,23 @@ def seen(function, points=5):
     return hessian.numpy(), jacobian.numpy()
 
 
+def found(function, example):
+    """The pattern, from an example of x and u."""
+    pattern = find_pattern(lambda x, u: function(x, u).sum(), function, [example], example)
+    return symmetric(pattern.hessian), pattern.jacobian.csr.toarray()
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operation_reaches_what_its_derivatives_reach(name):
-    function = OPERATIONS[name]
-    pattern = find_pattern(
-        lambda x, u: function(x, u).sum(), function, [torch.rand(6, dtype=DOUBLE)], torch.rand(6).double()
-    )
-    found, (hessian, jacobian) = (symmetric(pattern.hessian), pattern.jacobian.csr.toarray()), seen(function)
-    assert not (hessian & ~found[0]).any()
-    assert not (jacobian & ~found[1]).any()
-    if name not in WIDE:
-        assert (hessian == found[0]).all()
-        assert (jacobian == found[1]).all()
+    hessian, jacobian = seen(OPERATIONS[name])
+    for example in (torch.rand(6, dtype=DOUBLE), torch.zeros(6, dtype=DOUBLE)):  # of which only the shape may count
+        curved, sloped = found(OPERATIONS[name], example)
+        assert not (hessian & ~curved).any()
+        assert not (jacobian & ~sloped).any()
+        if name not in WIDE:
+            assert (hessian == curved).all()
+            assert (jacobian == sloped).all()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
