@@ -163,16 +163,27 @@ def test_a_singular_matrix_is_told_for_its_problem_alone(kernel):
 
 
 @each_kernel
-def test_what_is_not_a_number_stays_with_its_problem(kernel):
-    pattern = PATTERNS["random"]
+@pytest.mark.parametrize("name", ["random", "free", "square"])
+def test_what_is_not_a_number_stays_with_its_problem(name, kernel):
+    pattern = PATTERNS[name]
     parts = values_for(pattern, 3, 20.0)
     parts[0][1, 0] = torch.nan
     factor = SparseKKT.of(pattern, kernel=kernel).factorise(*parts)
-    x, error = solved(factor, normal(3, 42))
+    x, error = solved(factor, normal(3, factor.kkt.symbolic.size))
     assert error[1] == torch.inf
     assert error[[0, 2]].amax() < 1e-14
     assert x.isfinite().all()
     assert factor.convex().tolist() == [True, False, True]
+
+
+@each_kernel
+def test_a_pivot_that_is_made_of_rounding_errors_is_zero(kernel):
+    """[p 0 a; 0 -q b; a b 0] is singular if a^2 / p = b^2 / q, with no entry as small as the pivot that is left."""
+    pattern = Pattern.given(np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]]), None, 3, 0)
+    p, a, b = torch.rand(3, 50, generator=torch.Generator().manual_seed(0), dtype=DOUBLE) + 0.5
+    values = torch.stack([p, -p * b.square() / a.square(), a, b, 0 * p], -1)
+    factor = SparseKKT.of(pattern, kernel=kernel).factorise(values, values[:, :0])
+    assert (factor.inertia() == torch.tensor([1, 1, 1])).all()
 
 
 @each_kernel

@@ -8,11 +8,12 @@ import scipy.sparse
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from declarative.linear.sparse import Entries, NoPattern, Pattern, find_pattern
+from declarative.linear.sparse import Entries, NoPattern, Pattern, find_pattern, pattern_of_slope
 from tests.support.sparse_problems import DOUBLE, PROBLEMS, symmetric
 
 FEW = torch.tensor([0, 2, 2])
 SPARSE = torch.tensor([[1.0, 0, 0, 2, 0, 0], [0, 3, 0, 0, 0, 4], [0, 0, 0, 0, 0, 0]], dtype=DOUBLE)
+TABLE = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=DOUBLE)
 KERNEL = torch.tensor([[[1.0, 0.0, -2.0]]], dtype=DOUBLE)
 
 
@@ -97,6 +98,7 @@ OPERATIONS = {
     "hinges": lambda x, u: u.relu() * u.flip(0).relu() + F.relu(u - x),
     "scatter add": lambda x, u: torch.zeros(8, dtype=u.dtype).scatter_add(0, torch.tensor([0, 1, 1, 2, 3, 7]), u) ** 2,
     "index put": lambda x, u: torch.zeros(8, dtype=u.dtype).index_put((FEW,), u[:3], accumulate=True) ** 2,
+    "overwritten": lambda x, u: u.square().index_put((FEW[:2],), x[:2] * u[5]),
     "index add": lambda x, u: torch.zeros(8, dtype=u.dtype).index_add(0, FEW, u[:3]) ** 2,
     "in place": assembled,
     "convolution": lambda x, u: F.conv1d(u[None, None], KERNEL, padding=1)[0, 0].square(),
@@ -111,6 +113,7 @@ OPERATIONS = {
     "sort": lambda x, u: u.sort()[0] * x,
     "chosen by input": lambda x, u: u.gather(0, x.argsort()) * u[0],
     "indexed by input": lambda x, u: u[x.argsort()[:2]].square(),
+    "looked up by input": lambda x, u: TABLE[x.argsort()] * u,
     "scattered by input": lambda x, u: u.scatter(0, x.argsort(), u * x).square(),
     "spectrum": lambda x, u: torch.fft.rfft(u).abs().square(),
     "inverse": lambda x, u: torch.linalg.inv(u[:4].view(2, 2) + 3 * torch.eye(2, dtype=DOUBLE)),
@@ -190,6 +193,17 @@ def test_zeros_of_constants_count_and_those_of_parameters_do_not():
 def test_inputs_may_take_any_value():
     pattern = find_pattern(lambda x, u: u.sum(), lambda x, u: x.view(2, 3) @ u, [torch.zeros(6)], torch.zeros(3))
     assert pattern.jacobian.csr.toarray().all()
+
+
+def test_a_factor_that_is_zero_in_the_example_is_not_zero_for_ever():
+    for function in (lambda x, u: (u.square() - 1).relu().sum(), lambda x, u: ((u > x).double() * u.square()).sum()):
+        pattern = find_pattern(function, None, [torch.ones(3, dtype=DOUBLE)], torch.zeros(3, dtype=DOUBLE))
+        assert (symmetric(pattern.hessian) == np.eye(3)).all()
+
+
+def test_what_only_one_of_two_twins_can_be_is_zero():
+    pattern = pattern_of_slope(lambda u, _: torch.stack([u[0], u[0] * u[1]]), torch.zeros(2), torch.zeros(0), [])
+    assert (symmetric(pattern.hessian) == np.eye(2)).all()
 
 
 def test_u_has_a_shape_of_its_own():

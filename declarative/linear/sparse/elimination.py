@@ -10,6 +10,8 @@ W is kept beside L because it makes a block of D of size two no different from t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .lanes import Factor, Floats, Plan, Work, compiled
@@ -40,8 +42,7 @@ def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
             _invert_two(plan, j, factor, work)
             beside = end - begin - 1  # from an entry of the first column to that of the second
             for b in range(lanes):
-                work.below[begin, b] = 0.0
-                factor.lower[begin, b] = 0.0
+                factor.lower[begin, b] = 0.0  # what connects the halves belongs to D
             for p in range(begin + 1, end):
                 for b in range(lanes):
                     x, y, a = work.below[p, b], work.below[p + beside, b], factor.coupling[j, b]
@@ -81,8 +82,6 @@ def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
         work.where[plan.rows[p]] = p
     for b in range(lanes):
         work.made[c, b] = abs(factor.inverse[c, b])
-        if plan.pair[c]:
-            work.across[b] = abs(work.below[plan.starts[c], b])
     for r in range(plan.row_starts[c], plan.row_starts[c + 1]):
         q = plan.by_row[r]
         k = plan.columns[q]
@@ -92,9 +91,6 @@ def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
             change = factor.lower[q, b] * work.below[q, b]
             factor.inverse[c, b] -= change
             work.made[c, b] += abs(change)
-        if plan.pair[c]:  # the next entry of column k belongs to the other half
-            for b in range(lanes):
-                work.across[b] += abs(factor.lower[q + 1, b] * work.below[q, b])
         for p in range(q + 1, plan.starts[k + 1]):
             t = work.where[plan.rows[p]]
             for b in range(lanes):
@@ -120,8 +116,11 @@ def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
     for b in range(factor.inverse.shape[1]):
         h, a, c = factor.inverse[j, b], work.below[plan.starts[j], b], factor.inverse[j + 1, b]
         determinant = h * c - a * a
-        noise = abs(h) * work.made[j + 1, b] + abs(c) * work.made[j, b] + 2 * abs(a) * work.across[b]
-        if abs(determinant) > PIVOT * noise:
+        made_h, made_c = (
+            work.made[j, b],
+            work.made[j + 1, b],
+        )  # and a is made from terms up to the root of their product
+        if abs(determinant) > PIVOT * (abs(h) * made_c + abs(c) * made_h + 2 * abs(a) * math.sqrt(made_h * made_c)):
             one = 0 if determinant < 0 or h > 0 else 1
             factor.counts[one, b] += 1
             factor.counts[1 if determinant < 0 else one, b] += 1

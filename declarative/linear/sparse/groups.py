@@ -74,9 +74,9 @@ def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tupl
     groups = max(-(-batch // LANES), 1)
     lanes = -(-batch // groups)
     size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
-    buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size + 1))
+    buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size))
     cut = _Cut(buffer, lanes)
-    work = Work(cut(fill), cut(size), cut(1)[0], np.empty(size, np.int32))
+    work = Work(cut(fill), cut(size), np.empty(size, np.int32))
     result = Groups(plan, memory, batch, [], [])
     weakref.finalize(result, memory.give_back, buffer).atexit = False
     for group in range(groups):

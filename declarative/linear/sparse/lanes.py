@@ -80,7 +80,6 @@ class Work(NamedTuple):
 
     below: Floats  # W, (fill, lanes)
     made: Floats  # the size of what each pivot is made from, (size, lanes)
-    across: Floats  # the same for the entry beside the diagonal of a block, (lanes,)
     where: Indices  # the entry of each row in the present column, (size,)
 
 

@@ -31,7 +31,7 @@ class Level:
     columns: Tensor  # their columns
     beside: Tensor  # where the entry in the same row of the other half of a pair is stored; the entry itself without
     links: Tensor  # where the entries between the halves of pairs are stored
-    target: Tensor  # stored[target] -= L[left] stored[right], those that pivots are made from first
+    target: Tensor  # stored[target] -= L[left] stored[right], those on the diagonal first
     left: Tensor
     right: Tensor
     pivots: int  # how many these are
@@ -128,7 +128,7 @@ def factorise(plan: Plan, entries: Tensor) -> Factor:
     """L and D^-1 of K, from its entries (entries, batch)."""
     size, batch = len(plan.mate), entries.shape[1]
     stored = entries.new_zeros(size + plan.fill, batch).index_add_(0, plan.slots, entries)
-    made = stored.abs()
+    made = stored[:size].abs()  # the size of what each pivot is made from
     inverse, coupling, signs = entries.new_zeros(3, size, batch)
     factor = Factor(plan, entries, inverse, coupling, entries.new_zeros(plan.fill, batch), signs)
     for level in plan.levels:
@@ -163,7 +163,7 @@ def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> 
     one, two = slice(level.pairs, level.end, 2), slice(level.pairs + 1, level.end, 2)
     h, a, c = stored[one], stored[level.links], stored[two]
     determinant = h * c - a * a
-    noise = h.abs() * made[two] + c.abs() * made[one] + 2 * a.abs() * made[level.links]
+    noise = h.abs() * made[two] + c.abs() * made[one] + 2 * a.abs() * (made[one] * made[two]).sqrt()
     good = (determinant.abs() > PIVOT * noise) | ~determinant.isfinite()
     alike = h.sign() + 0 * determinant  # not a number where that is none
     factor.signs[one] = torch.where(determinant < 0, 1.0, alike)
@@ -190,10 +190,9 @@ def _levels(symbolic: Symbolic, device: torch.device) -> list[Level]:
         raise ValueError("this analysis is for elimination one by one; analyse(pattern, prefer='depth') has levels")
     size, rows, columns = symbolic.size, symbolic.rows, symbolic.columns
     target, left, right = _updates(symbolic)
-    link = np.concatenate([np.ones(size, dtype=bool), symbolic.pair[columns] & (rows == columns + 1)])
-    makes_pivot = link[target]  # what is on the diagonal, or between the halves of a pair
+    on_diagonal = target < size
     column = rows[right]
-    sort = np.lexsort((~makes_pivot, np.searchsorted(symbolic.levels, column, side="right")))
+    sort = np.lexsort((~on_diagonal, np.searchsorted(symbolic.levels, column, side="right")))
     bounds = np.searchsorted(column[sort], symbolic.levels)  # columns of a level come before those of the next
     beside = size + _beside(symbolic)
 
@@ -218,7 +217,7 @@ def _levels(symbolic: Symbolic, device: torch.device) -> list[Level]:
             target=on_device(target[mine]),
             left=on_device(left[mine]),
             right=on_device(size + right[mine]),
-            pivots=int(makes_pivot[mine].sum()),
+            pivots=int(on_diagonal[mine].sum()),
         )
         levels.append(level)
     return levels
