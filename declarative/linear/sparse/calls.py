@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from ...torchside import defaults_of
 from .dependence import Algebra, Array, Sets, Traced, flat, positions
 
 Rule = Callable[["Call"], Sequence[Sets | None]]  # one for every result of the operation; raises Unruly
@@ -34,15 +34,15 @@ class Call:
     @cached_property
     def named(self) -> dict[str, Any]:
         """All arguments by the names of the operation's schema, defaults included."""
-        arguments = self.target._schema.arguments
-        given = dict(zip((argument.name for argument in arguments), self.args, strict=False))
-        defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-        return {**defaults, **given, **self.kwargs}
+        defaults = defaults_of(self.target)
+        return {**defaults, **dict(zip(defaults, self.args, strict=False)), **self.kwargs}
 
     @cached_property
     def operands(self) -> list[Traced]:
         """The tensors among the arguments."""
-        return [x for x in _leaves((self.args, self.kwargs)) if isinstance(x, Traced) and isinstance(x.value, Tensor)]
+        found: list[Traced] = []
+        _mapped((self.args, self.kwargs), found.append)
+        return [x for x in found if isinstance(x.value, Tensor)]
 
     @property
     def results(self) -> list[Tensor | None]:
@@ -72,22 +72,20 @@ class Call:
 
     def evaluate(self, replace: Callable[[Traced], Any]) -> list[Tensor]:
         """The operation carried out on other tensors in place of its operands."""
-
-        def replaced(x: Any) -> Any:
-            return replace(x) if isinstance(x, Traced) else x
-
-        args, kwargs = pytree.tree_map(replaced, (self.args, self.kwargs), is_leaf=_is_traced)
+        args, kwargs = _mapped((self.args, self.kwargs), replace)
         result = self.target(*args, **kwargs)
         return [result] if isinstance(result, Tensor) else list(result)
 
 
-def _leaves(tree: Any) -> list[Any]:
-    leaves: list[Any] = pytree.tree_leaves(tree, is_leaf=_is_traced)
-    return leaves
-
-
-def _is_traced(x: Any) -> bool:
-    return isinstance(x, Traced)
+def _mapped(tree: Any, function: Callable[[Traced], Any]) -> Any:
+    """Nested arguments with something else in the place of all that is traced."""
+    if isinstance(tree, Traced):
+        return function(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)([_mapped(part, function) for part in tree])
+    if isinstance(tree, dict):
+        return {name: _mapped(part, function) for name, part in tree.items()}
+    return tree
 
 
 def is_smooth(x: Tensor | None) -> bool:

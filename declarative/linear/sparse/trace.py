@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ...recording.passes import RECORDING
-from ...torchside import slow_is_fine
+from ...torchside import is_operation, overwrites, without_vmap_warnings
 from .calls import Call
 from .dependence import Algebra, NoPattern, Sets, Traced
 from .rules import looks_at_entries, propagate
+
+TRACING = threading.Lock()  # make_fx is for one thread at a time
 
 
 def follow(
@@ -43,7 +45,9 @@ def follow(
 def _traced(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The graph of the function, in which nothing is overwritten."""
     module = _graph(function, inputs)
-    if _overwrites(module):  # a second time, for what removes it does not know functions with derivatives of their own
+    if any(
+        overwrites(node.target) for node in module.graph.nodes
+    ):  # a second time, for what removes it does not know functions with derivatives of their own
         module = _graph(torch.func.functionalize(function, remove="mutations"), inputs)
     module.graph.eliminate_dead_code()
     return module
@@ -51,15 +55,10 @@ def _traced(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.Gra
 
 def _graph(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
     try:
-        with RECORDING, torch.no_grad(), slow_is_fine():
+        with TRACING, torch.no_grad(), without_vmap_warnings():
             return make_fx(function)(*(x.detach() for x in inputs))
     except Exception as error:  # whatever tracing does not support
         raise NoPattern(f"the functions cannot be traced: {error}") from error
-
-
-def _overwrites(module: fx.GraphModule) -> bool:
-    targets = [node.target for node in module.graph.nodes]
-    return any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets)
 
 
 class _Follower:
@@ -105,22 +104,23 @@ class _Follower:
         return self._varying(value) if isinstance(value, Tensor) and value.requires_grad else Traced(value)
 
     def _called(self, node: fx.Node) -> Traced:
+        target: Any = node.target
         args, kwargs = _mapped((node.args, node.kwargs), lambda used: self._known[used])
-        if node.target is operator.getitem:
+        if target is operator.getitem:
             several, index = args
             return Traced(several.value[index], several.sets[index])
-        if not isinstance(node.target, torch._ops.OpOverload):
-            raise NoPattern(f"the functions cannot be traced: {node.target}")
+        if not is_operation(target):
+            raise NoPattern(f"the functions cannot be traced: {target}")
         values = _mapped((node.args, node.kwargs), lambda used: self._known[used].value)
         with torch.no_grad():
-            result = node.target(*values[0], **values[1])
+            result = target(*values[0], **values[1])
         if result is None:
             return Traced(None)
         if not isinstance(result, Tensor | tuple | list):
-            raise NoPattern(f"the functions depend on a value: {node.target}")
-        call = Call(node.target, args, kwargs, result, self.algebra)
+            raise NoPattern(f"the functions depend on a value: {target}")
+        call = Call(target, args, kwargs, result, self.algebra)
         sets: list[Sets | None] = [None] * len(call.results)
-        if node in self._reaching and looks_at_entries(node.target):
+        if node in self._reaching and looks_at_entries(target):
             sets = propagate(call, self.without_rule)
         return Traced(result, sets[0]) if isinstance(result, Tensor) else Traced(tuple(result), tuple(sets))
 
