@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,6 +100,21 @@ def rounding_mode(node: torch.autograd.graph.Node) -> str | None:
     """How a division in an autograd graph rounds, if it does."""
     mode: str | None = getattr(node, "_saved_rounding_mode", None)
     return mode
+
+
+def is_operation(target: Any) -> bool:
+    """Whether the target of a node in a graph is one of torch's operations."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def overwrites(target: Any) -> bool:
+    """Whether an operation changes one of its arguments."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def defaults_of(operation: Any) -> dict[str, Any]:
+    """The arguments of an operation by name, in order, with their defaults, or None."""
+    return {argument.name: argument.default_value for argument in operation._schema.arguments}
 
 
 # Gradients for many cotangents at once: ``torch.autograd.grad(..., is_grads_batched=True)``. torch maps such a
