@@ -14,7 +14,6 @@ from torch import Tensor
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
 from .inputs import InDims, Start, default_points, defined_start, initial_points
-from .linear import Factorisation
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
@@ -65,8 +64,9 @@ class Call:
 class Workspace:
     """What the forward pass has computed anyway, for a backward pass that is not itself differentiated."""
 
-    factors: Factorisation | None = None
-    jacobian: Tensor | None = None  # A at the solutions, (size, k, m)
+    factors: object | None = None  # of a structured system, which knows what they are
+    jacobian: Tensor | None = None  # A at the solutions, in the form of the batch
+    hessian: Tensor | None = None  # H, likewise, or its diagonal
     messages: tuple[str, ...] = ()
 
 
@@ -87,7 +87,9 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         _report(call, batch, solution, found)
     if bool(codes.any()) or not call.differentiable:
         return solution, Workspace(messages=raw.messages)
-    return solution, Workspace(raw.factors, None if own is not None else found.jacobian, raw.messages)
+    if own is not None:
+        return solution, Workspace(factors=raw.factors, messages=raw.messages)
+    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
 
 
 def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:

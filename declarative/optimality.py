@@ -27,8 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import or_one, times
-from .linear.dense import least_squares
+from .linear import Form, Layout, or_one
 from .linear.directions import irregular
 from .problem import Batch
 from .structure import General, Place, Structure
@@ -64,7 +63,8 @@ class Assessment:
         stationarity, violation: of the conditions, relative to the terms that cancel in them, (batch,).
         residual: the estimated distance to a solution, relative; infinite where there is no minimum nearby, (batch,).
         step, multiplier_step: the Newton step to it, (batch, m) and (batch, k).
-        jacobian: A at the points, for whoever needs it too, (batch, k, m).
+        jacobian: A at the points, for whoever needs it too, in the form of the batch.
+        hessian: H at these points and multipliers, likewise: in the form of the batch or, if diagonal, its diagonal.
     """
 
     multipliers: Tensor
@@ -76,6 +76,7 @@ class Assessment:
     step: Tensor | None = None
     multiplier_step: Tensor | None = None
     jacobian: Tensor | None = None
+    hessian: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Assessment:
         """The same in another precision."""
@@ -121,6 +122,7 @@ def assess(
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
     terms = _Terms.at(batch, u, multipliers, structure, travel)
+    given = multipliers
     multipliers, active, weak = terms.active_set(dtype)
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     system = terms.system.with_active(active)
@@ -152,11 +154,12 @@ def assess(
         active,
         weak,
         stationarity=largest(_ratio(left.abs(), terms.force)),
-        violation=largest(_ratio(violated, times(terms.jacobian.abs(), scale) + terms.terms)),
+        violation=largest(_ratio(violated, terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms)),
         residual=distance,
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,
+        hessian=terms.system.stored_hessian() if bool((multipliers == given).all()) else None,
     )
 
 
@@ -186,7 +189,8 @@ class _Terms:
     u: Tensor
     gradient: Tensor  # of f, (batch, m)
     values: Tensor  # c, (batch, k)
-    jacobian: Tensor  # (batch, k, m)
+    jacobian: Tensor  # (batch, k, m), or as its form says
+    form: Form
     multipliers: Tensor  # (batch, k)
     equality: Tensor  # (k,)
     force: Tensor  # of the terms of D_U L, (batch, m)
@@ -199,17 +203,17 @@ class _Terms:
     ) -> _Terms:
         everywhere = torch.ones_like(multipliers, dtype=torch.bool)
         system, here = Place(batch, u, multipliers, everywhere, structure).expanded()
-        pulled = times(here.jacobian.mT, multipliers)
-        gradient = here.gradient + pulled
-        force = gradient.abs() + times(here.jacobian.mT.abs(), multipliers.abs()) + system.magnitude(u)
+        form, size = batch.layout.jacobian, here.jacobian.abs()
+        gradient = here.gradient + form.multiply_transposed(here.jacobian, multipliers)
+        force = gradient.abs() + form.multiply_transposed(size, multipliers.abs()) + system.magnitude(u)
         equality = torch.arange(batch.k, device=u.device) < batch.p
-        terms = times(here.jacobian.abs(), u.abs())
+        terms = form.multiply(size, u.abs())
         longest = (u.abs() if travel is None else torch.maximum(u.abs(), travel)).amax(-1, keepdim=True)
-        return cls(system, u, gradient, here.values, here.jacobian, multipliers, equality, force, terms, longest)
+        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, equality, force, terms, longest)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
-        return self.gradient - times(self.jacobian.mT, multipliers)
+        return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)
 
     def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Which constraints hold with equality: multipliers, active, weak.
@@ -221,12 +225,12 @@ class _Terms:
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
-        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
+        strength = self.form.largest_effect(self.jacobian, self.force)  # what a unit of it does, relatively
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
-        length = self.jacobian.abs().sum(-1) * self.longest
+        length = self.form.multiply(self.jacobian.abs(), self.longest.expand_as(self.u))
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
@@ -239,29 +243,28 @@ class _Terms:
     ) -> Tensor:  # (batch,)
         """Whether a step solves the linearised conditions: not if these contradict each other, or nothing curves."""
         top, bottom = system.multiply(step, change)
-        force = self.force + system.magnitude(step) + times(self.jacobian.mT.abs(), change.abs())
+        size = self.jacobian.abs()
+        force = self.force + system.magnitude(step) + self.form.multiply_transposed(size, change.abs())
         force = force + noise * force.amax(-1, keepdim=True)
-        reach = self.terms + times(self.jacobian.abs(), scale + step.abs())
+        reach = self.terms + self.form.multiply(size, scale + step.abs())
         unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
         return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach).any(-1))
 
     def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
         """Which multipliers do little, beside the other forces."""
-        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))
+        strength = self.form.largest_effect(self.jacobian, self.force)
         return multipliers.abs() * strength <= tolerance
 
     def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
         bend = self.system.diagonal_entries().abs()
         size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), self.longest)
-        return times(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
+        return self.form.multiply(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
         """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""
-        rows = torch.where(active.unsqueeze(-1), self.jacobian.abs(), 0.0)
-        by_rows = (self.terms.unsqueeze(-1) / rows).nan_to_num(torch.inf)
-        least = self.system.least_change(self.force)
-        least = torch.minimum(least, by_rows.amin(-2)) if rows.shape[1] else least
+        rows = self.form.scale_rows(self.jacobian, active.to(self.jacobian.dtype))
+        least = torch.minimum(self.system.least_change(self.force), self.form.least_change(rows, self.terms))
         return torch.maximum(self.u.abs(), torch.where(least < torch.inf, least, 0.0))
 
     def gradient_unit(self) -> Tensor:  # (batch, m)
@@ -283,34 +286,34 @@ def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Struct
     terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
     tight = terms.equality | (-terms.values <= near * terms.reach())
     unit = terms.gradient_unit()
-    multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
+    multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
     for _ in range(TRIES):  # leaving out those that would pull
         wrong = ~terms.equality & (multipliers > 0)
         if not bool(wrong.any()):
             break
         tight = tight & ~wrong
-        multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
+        multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
     return torch.where(terms.equality, multipliers, multipliers.clamp(max=0.0))
 
 
 def fitted_multipliers(
+    layout: Layout,
     gradient: Tensor,  # (batch, m)
-    jacobian: Tensor,  # (batch, k, m)
-    tight: Tensor | None = None,  # (batch, k)
+    jacobian: Tensor,  # (batch, k, m), or as the layout says
+    tight: Tensor,  # (batch, k)
     unit: Tensor | None = None,  # of the gradient's entries, (batch, m)
 ) -> Tensor:  # (batch, k)
-    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints (all of them by default)."""
-    size, k, _ = jacobian.shape
-    if not k:
-        return gradient.new_zeros(size, 0)
+    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints."""
+    form = layout.jacobian
+    if not tight.shape[-1]:
+        return torch.zeros_like(tight, dtype=gradient.dtype)
     if unit is not None:
-        gradient, jacobian = gradient / or_one(unit), jacobian / or_one(unit).unsqueeze(-2)
-    usable = (jacobian.sum((-2, -1)) + gradient.sum(-1)).isfinite()
-    gradient, jacobian = torch.where(usable[:, None], gradient, 0.0), torch.where(usable[:, None, None], jacobian, 0.0)
-    length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
-    rows = jacobian / length.unsqueeze(-1)
-    rows = rows if tight is None else torch.where(tight.unsqueeze(-1), rows, 0.0)
-    return least_squares(rows, gradient) / length
+        gradient, jacobian = gradient / or_one(unit), form.scale_columns(jacobian, 1 / or_one(unit))
+    usable = (jacobian.flatten(1).sum(-1) + gradient.sum(-1)).isfinite()
+    gradient = torch.where(usable[:, None], gradient, 0.0)
+    jacobian = torch.where(usable.view(-1, *(1,) * (jacobian.dim() - 1)), jacobian, 0.0)
+    length = or_one(form.row_lengths(jacobian))
+    return layout.least_squares(form.scale_rows(jacobian, tight / length), gradient) / length
 
 
 def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Factorisation
 from .optimality import Assessment
 
 LISTED = 10  # failed problems named in a message; the others are counted
@@ -157,7 +156,7 @@ class RawSolution:
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
     byproduct: Tensor | None = None  # (batch, ...), what a structured system can use again
-    factors: Factorisation | None = None  # of the full system, for all problems, if the solver has come by them
+    factors: object | None = None  # for all problems, what a structured system can use again
     assessment: Assessment | None = None  # of these very points, if it has been made
 
     @classmethod
@@ -203,10 +202,7 @@ class RawSolution:
         messages = tuple(self.messages[row] for row in rows.tolist())
         byproduct = None if self.byproduct is None else self.byproduct[rows]
         multipliers = None if self.multipliers is None else self.multipliers[rows]
-        factors = None if self.factors is None else self.factors.take(rows)
-        return RawSolution(
-            self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct, factors
-        )
+        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct)
 
     def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
         """The same with the problems at these indices replaced; what is not known of both is forgotten."""

@@ -35,7 +35,8 @@ class Place:
         multipliers: stacked, following L = f - multipliers' c, (batch, k).
         active: which constraints hold with equality, (batch, k).
         structure: what is known of the Hessian.
-        jacobian: A, if it is known already, (batch, k, m).
+        jacobian: A, if it is known already, in the form of the batch.
+        hessian: H, likewise, or its diagonal if that is all of it.
     """
 
     batch: Batch
@@ -44,6 +45,7 @@ class Place:
     active: Tensor
     structure: Structure = "auto"
     jacobian: Tensor | None = None
+    hessian: Tensor | None = None
 
     def rows(self) -> Tensor:  # (batch, k, m)
         """A."""
@@ -61,6 +63,9 @@ class Place:
 
     def full(self) -> General:
         """The system of H and A."""
+        if self.hessian is not None:
+            kind = DiagonalSystem if self.hessian.shape == self.u.shape else DenseSystem
+            return kind(self.hessian, self.rows(), self.active)
         diagonal = self._diagonal(self.multipliers)
         if diagonal is not None:
             return DiagonalSystem(diagonal, self.rows(), self.active)

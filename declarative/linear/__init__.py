@@ -3,18 +3,20 @@
 from .contract import Pair, Solve, System, full_precision, or_one, times
 from .dense import DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
+from .layout import DENSE, Form, KktSolution, Layout
 from .matrix_free import MatrixFreeSystem
-from .reuse import Factorisation, ReusedSystem
 
 __all__ = [
+    "DENSE",
     "DenseSystem",
     "DiagonalHessianSystem",
     "DiagonalSystem",
-    "Factorisation",
+    "Form",
     "HessianSystem",
+    "KktSolution",
+    "Layout",
     "MatrixFreeSystem",
     "Pair",
-    "ReusedSystem",
     "Solve",
     "System",
     "full_precision",
