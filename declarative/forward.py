@@ -14,13 +14,14 @@ from torch import Tensor
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
 from .inputs import InDims, Start, default_points, defined_start, initial_points
+from .linear import DENSE
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
 from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .structure import Structure
+from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
 
 
@@ -35,6 +36,7 @@ class Plan:
     on_failure: str
     structure: Structure
     recordings: Recordings | None  # None: the functions are called
+    layouts: Layouts | None  # None: derivatives are dense
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ class Call:
         """The problems of this call, once a solution has told their sizes."""
         p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
         shape = solution.y.shape[1:]
-        return Batch(self.plan.problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+        batch = Batch(self.plan.problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+        layouts = self.plan.layouts
+        return batch if layouts is None else dataclasses.replace(batch, layout=layouts.known(batch))
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,14 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0])
         starts = _defined(call, batch, starts, start)
+        if call.plan.layouts is not None:
+            layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
+            batch = dataclasses.replace(batch, layout=layout)
         finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
-        raw = _solve_from_all(call.plan, batch, [flat(one) for one in starts], finite)
-        own = call.plan.solver.assess(batch, raw)
-        found = own or raw.assessment or assess_in_double(batch, raw, call.plan, flat(starts[0]))
+        raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
+        if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
+            batch = _densely(call.plan, batch)
+            raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
         codes = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
         _report(call, batch, solution, found)
@@ -90,6 +98,36 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
     if own is not None:
         return solution, Workspace(factors=raw.factors, messages=raw.messages)
     return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
+
+
+def _solve_and_assess(
+    plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor
+) -> tuple[RawSolution, Assessment | None, Assessment]:
+    """What the solver found, what it says of that itself, and the verdict."""
+    raw = _solve_from_all(plan, batch, [flat(one) for one in starts], finite)
+    own = plan.solver.assess(batch, raw)
+    return raw, own, own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
+
+
+def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
+    """Whether the pattern that was found for these shapes is that of the functions as they are now."""
+    rows = (found.residual < torch.inf).nonzero().flatten()
+    part = batch.select(rows)
+    return not len(rows) or holds(part, raw.y[rows], found.multipliers[rows])
+
+
+def _densely(plan: Plan, batch: Batch) -> Batch:
+    """The batch with all entries of its derivatives, from now on."""
+    assert plan.layouts is not None
+    plan.layouts.forget(batch)
+    warnings.warn(
+        "the functions depend on unknowns that they did not depend on before, such as by a captured tensor that was "
+        "zero: the sparse pattern does not hold any more, and derivatives are dense from now on. A new node finds the "
+        "new pattern.",
+        NumericalWarning,
+        stacklevel=2,
+    )
+    return batch.dense()
 
 
 def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:
@@ -254,7 +292,7 @@ def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
     """Where a function or its slope has no value."""
     objective, slope, values, jacobian = batch.slopes(u)
     total = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
-    return ~(total + jacobian.sum((-2, -1))).isfinite()
+    return ~(total + jacobian.flatten(1).sum(-1)).isfinite()
 
 
 def _solution(

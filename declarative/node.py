@@ -33,7 +33,7 @@ from .problem import Function, Problem
 from .recording import Recordings
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .structure import Structure
+from .structure import Layouts, Structure
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 
@@ -138,6 +138,7 @@ class DeclarativeNode(nn.Module):
             on_failure=on_failure,
             structure=structure,
             recordings=Recordings() if record else None,
+            layouts=None if system is not None else Layouts(),
         )
         self._spec = Spec(plan, as_rule(gradient), system)
         if system is not None and not callable(system):

@@ -149,6 +149,10 @@ class Batch:
         slope: Tensor = torch.func.grad(lambda u: self._lagrangian(u, lam, *xs)[0])(u)
         return slope
 
+    def slope_of_one(self, u: Tensor, multipliers: Tensor, *xs: Tensor) -> Tensor:
+        """D_U L of one problem, without a batch dimension."""
+        return self._gradient(u, multipliers, *xs)
+
     def _first_order(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Pair, Tensor]:
         """(D_U L, c) and f."""
         slope, (objective, values) = torch.func.grad(lambda u: self._lagrangian(u, lam, *xs), has_aux=True)(u)

@@ -35,12 +35,24 @@ class KktSolution(NamedTuple):
     independent: Tensor  # whether the equalities are independent, (batch,)
 
 
-class Form(abc.ABC):
-    """Which entries of a batch of matrices are stored, as values with the batch first."""
+class SymmetricForm(abc.ABC):
+    """Which entries of a batch of symmetric matrices are stored, as values with the batch first."""
 
     @abc.abstractmethod
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
         """The matrices times vectors."""
+
+    @abc.abstractmethod
+    def diagonal(self, values: Tensor) -> Tensor:  # (batch, m)
+        """The diagonal."""
+
+    @abc.abstractmethod
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
+        """The smallest change of each column's unknown that changes a row by its size; infinite if none does."""
+
+
+class Form(SymmetricForm):
+    """The same for any matrices."""
 
     @abc.abstractmethod
     def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
@@ -55,25 +67,12 @@ class Form(abc.ABC):
         """The matrices with their columns multiplied by factors (batch, columns)."""
 
     @abc.abstractmethod
-    def diagonal(self, values: Tensor) -> Tensor:  # (batch, m)
-        """The diagonal."""
+    def row_lengths(self, values: Tensor) -> Tensor:  # (batch, rows)
+        """The Euclidean lengths of the rows."""
 
     @abc.abstractmethod
     def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
         """The largest entry of each row, relative to the size of its column; 0 / 0 is 0."""
-
-    @abc.abstractmethod
-    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
-        """The smallest change of each column's unknown that changes a row by its size; infinite if none does."""
-
-    def row_lengths(self, values: Tensor) -> Tensor:  # (batch, rows)
-        """The Euclidean lengths of the rows."""
-        ones = values.new_ones(len(values), self.width(values))
-        return torch.sqrt(self.multiply(values.square(), ones))
-
-    @abc.abstractmethod
-    def width(self, values: Tensor) -> int:
-        """The number of columns."""
 
 
 class Full(Form):
@@ -107,14 +106,11 @@ class Full(Form):
         lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
         return lengths
 
-    def width(self, values: Tensor) -> int:
-        return values.shape[-1]
-
 
 class Layout(abc.ABC):
     """The forms of H and A, and the system of a Newton step."""
 
-    hessian: Form
+    hessian: SymmetricForm
     jacobian: Form
     weights_help = False  # whether a weight of A'A may make H definite where it is so along the constraints
 
