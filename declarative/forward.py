@@ -14,7 +14,7 @@ from torch import Tensor
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
 from .inputs import InDims, Start, default_points, defined_start, initial_points
-from .linear import DENSE
+from .linear import DENSE, total
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
@@ -291,8 +291,8 @@ def _judge(
 def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
     """Where a function or its slope has no value."""
     objective, slope, values, jacobian = batch.slopes(u)
-    total = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
-    return ~(total + jacobian.flatten(1).sum(-1)).isfinite()
+    rest = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
+    return ~(rest + total(jacobian)).isfinite()
 
 
 def _solution(

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Form, Layout, or_one
+from .linear import Form, Layout, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
 from .structure import General, Place, Structure
@@ -309,7 +309,7 @@ def fitted_multipliers(
         return torch.zeros_like(tight, dtype=gradient.dtype)
     if unit is not None:
         gradient, jacobian = gradient / or_one(unit), form.scale_columns(jacobian, 1 / or_one(unit))
-    usable = (jacobian.flatten(1).sum(-1) + gradient.sum(-1)).isfinite()
+    usable = (total(jacobian) + gradient.sum(-1)).isfinite()
     gradient = torch.where(usable[:, None], gradient, 0.0)
     jacobian = torch.where(usable.view(-1, *(1,) * (jacobian.dim() - 1)), jacobian, 0.0)
     length = or_one(form.row_lengths(jacobian))

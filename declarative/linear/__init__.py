@@ -1,6 +1,6 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, full_precision, or_one, times
+from .contract import Pair, Solve, System, full_precision, or_one, times, total
 from .dense import DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
 from .layout import DENSE, Form, KktSolution, Layout
@@ -22,4 +22,5 @@ __all__ = [
     "full_precision",
     "or_one",
     "times",
+    "total",
 ]

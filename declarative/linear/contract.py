@@ -32,6 +32,11 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+def total(values: Tensor) -> Tensor:  # (batch,)
+    """The sum of all entries of each problem: not finite if one of them is not."""
+    return values.sum(tuple(range(1, values.dim())))
+
+
 def or_one(size: Tensor) -> Tensor:
     """A scale to divide by: 1 where it is zero or not finite."""
     return torch.where((size > 0) & (size < torch.inf), size, 1.0)

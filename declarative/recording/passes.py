@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ..linear.directions import irregular
+from .replay import call_directly
 from .trace import CAPTURED, LITERALS, RecordingError, Trace, trace
 
 aten = torch.ops.aten
@@ -119,6 +120,7 @@ class _Simplifier:
         for node in list(self.graph.nodes):
             self._overwrite(node)
         self._forget_unused()
+        call_directly(self.graph, self.values)
         self.graph.lint()
         self.module.recompile()
 

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear import KktSolution, Layout, Pair, or_one
+from ..linear import KktSolution, Layout, Pair, or_one, total
 from ..optimality import largest
 from ..problem import Batch
 
@@ -125,8 +125,8 @@ class Model(Rows):
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
-        total = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
-        return (total + self.jacobian.flatten(1).sum(-1) + self.hessian.flatten(1).sum(-1)).isfinite()
+        small = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
+        return (small + total(self.jacobian) + total(self.hessian)).isfinite()
 
 
 def residual_of(values: Tensor, s: Tensor) -> Tensor:  # (batch, k)
