@@ -47,6 +47,8 @@ class Problem:
 class Evaluator(Protocol):
     """How functions of tensors are evaluated where they are not simply called."""
 
+    compiling: bool  # whether each new shape takes long
+
     def run(
         self,
         key: Hashable,

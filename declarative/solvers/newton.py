@@ -240,7 +240,9 @@ class _Loop:
         return not bool(self.running.any())
 
     def _compact(self) -> None:
-        """Go on with fewer problems once they have become few."""
+        """Go on with fewer problems once they have become few; where a new shape would be compiled, never."""
+        if self.batch.evaluator is not None and self.batch.evaluator.compiling:
+            return
         keep = compacted(self.running)
         if keep is not None:
             self.batch, self.scales, self.state = self.batch.select(keep), self.scales.take(keep), self.state.take(keep)

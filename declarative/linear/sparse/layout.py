@@ -6,6 +6,7 @@ import itertools
 import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,15 @@ def _solve_kkt(
 
 
 _library.impl("solve_sparse_kkt", _solve_kkt, "CompositeExplicitAutograd")
+
+
+def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, r, t, _ = arguments
+    batch = len(r)
+    return r.new_empty(batch, r.shape[1] + t.shape[1]), r.new_empty(batch, dtype=torch.bool), r.new_empty(batch)
+
+
+torch.library.register_fake("declarative::solve_sparse_kkt", _shapes, lib=_library)
 
 
 @dataclass(frozen=True, eq=False)
