@@ -132,7 +132,7 @@ def _iteration(
     The last result has the columns finite, solved, factored, accepted.
     """
     model = model_at(batch, scales, state.u, state.s, state.y)
-    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75)
+    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
     factors = factorise(model, state.shift, state.weight)
     step = factors.solve(model, state.barrier, model.residual())
     length = room(state.s, step.s, state.barrier)

@@ -285,12 +285,17 @@ def moved(state: State, step: Step, length: Tensor) -> State:
     return replace(state, u=u, s=s, y=torch.cat([y_h, y_g], -1))
 
 
-def lowered_barrier(state: State, model: Model, least: float) -> tuple[State, Tensor]:
-    """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew."""
+def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> tuple[State, Tensor]:
+    """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew.
+
+    It never becomes so small that rounding errors of the slacks matter, unless the tolerance on the gap asks for it.
+    """
     if not state.s.shape[-1]:
         return state, torch.zeros_like(state.stored, dtype=torch.bool)
     barrier = state.barrier
-    lowest = least * largest(model.y[:, model.p :] * model.span(state.u)).clamp(min=1.0)
+    y = model.y[:, model.p :]
+    lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
+    lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
     for _ in range(3):
         solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
