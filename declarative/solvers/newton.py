@@ -44,6 +44,7 @@ from .newton_step import (
     acceptable,
     diagonal_size,
     factorise,
+    least_curvature,
     lowered_barrier,
     merit,
     model_at,
@@ -54,6 +55,7 @@ from .newton_step import (
     room,
     scaled_values,
     values_at,
+    widened,
 )
 from .polish import polish
 
@@ -62,10 +64,12 @@ BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+CURVED = 1e-9  # curvature below minus this, relative to the Hessian's diagonal, is negative
+LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.01  # of the Hessian's diagonal; the factors by which it changes
-LEAST_SHIFT = 1e-8
+LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
@@ -138,6 +142,7 @@ def _iteration(
     length = room(state.s, step.s, state.barrier)
     trial = moved(state, step, length)
     objective, values = values_at(batch, scales, trial.u)
+    trial = widened(trial, values)
     theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
     good, by_objective = acceptable(state, model, step, length, theta, phi)
     trial = remembered(trial, model, good & ~by_objective)
@@ -187,7 +192,8 @@ class _Loop:
         model, state, factors, trial, flags = self._iterate()
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        ended = self._end(iteration, state, factors, finite, solved, factored)
+        saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
+        ended = self._end(iteration, state, factors, finite, solved, saddle)
         if ended:
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
@@ -227,11 +233,10 @@ class _Loop:
         factors: Factors,
         finite: Tensor,
         solved: Tensor,
-        factored: Tensor,
+        saddle: Tensor,
     ) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         record = self.record
-        saddle = solved & (record.shifted | ~factored) & (record.nudges < NUDGES)
         code = torch.full_like(record.code, RUNNING)
         code[record.failures > FAILURES] = Status.STALLED
         far = (state.u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
@@ -295,7 +300,7 @@ class _Loop:
         model = _finite_model(model)
         state, factors, damped = _regularised(model, state, stepping)
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = stepping & self._is_stationary(model) & (state.shift > 0)
+        saddle = self._saddle(model, stepping & self._is_stationary(model) & (state.shift > 0))
         result, accepted = self._search(model, state, factors, stepping & ~saddle)
         if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
             result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
@@ -319,6 +324,12 @@ class _Loop:
             return self._restore(model, result, record, restoring)
         return result, record
 
+    def _saddle(self, model: Model, suspected: Tensor) -> Tensor:
+        """Which of the suspected points have a direction of negative curvature; a flat one is no reason to leave."""
+        if not bool(suspected.any()):
+            return suspected
+        return suspected & (least_curvature(_finite_model(model))[0] < -CURVED)
+
     def _is_stationary(self, model: Model) -> Tensor:
         feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
         return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.gap(self.state.u) <= 1e-6)
@@ -332,9 +343,10 @@ class _Loop:
         def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
             trial = moved(state, step, length)
             objective, values = values_at(self.batch, self.scales, trial.u)
-            residual = residual_of(values, trial.s)
+            residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
+            trial = widened(trial, values)
             good, by_objective = acceptable(
-                state, model, step, length, *merit(objective, residual, trial.s, state.barrier)
+                state, model, step, length, *merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
             )
             return remembered(trial, model, good & ~by_objective), good, residual
 
@@ -359,12 +371,7 @@ class _Loop:
     def _leave_saddle(self, model: Model, state: State) -> State:
         """A step along the most negative curvature that the equalities leave free, to the side that is lower."""
         p = model.p
-        rows = model.jacobian[:, :p] / or_one(torch.linalg.vector_norm(model.jacobian[:, :p], dim=-1, keepdim=True))
-        size = diagonal_size(model).rsqrt()
-        scaled = model.hessian * size.unsqueeze(-1) * size.unsqueeze(-2)
-        if p:
-            scaled = scaled + 1e4 * (rows * size.unsqueeze(-2)).mT @ (rows * size.unsqueeze(-2))
-        direction = torch.linalg.eigh(scaled).eigenvectors[..., 0] * size
+        direction = least_curvature(model)[1]
         reach = torch.maximum(state.u.abs(), (state.u - self.scales.start).abs()).amax(-1, keepdim=True)
         unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * or_one(reach)
         unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
@@ -376,6 +383,10 @@ class _Loop:
             lower = height < lowest
             best = torch.where(lower.unsqueeze(-1), place, best)
             lowest = torch.where(lower, height, lowest)
+        # Multipliers and slacks belong to the saddle point: far from the end, the barrier is to keep away from corners.
+        barrier = state.barrier.clamp(min=LEFT_BARRIER)
+        fresh = torch.full_like(state.filter, torch.inf)
+        state = dataclasses.replace(state, barrier=barrier, filter=fresh, stored=torch.zeros_like(state.stored))
         return self._afresh(state, best)
 
     def _restore(self, model: Model, state: State, record: _Record, restoring: Tensor) -> tuple[State, _Record]:
@@ -474,6 +485,11 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Fac
     shift, weight = state.shift, state.weight
     damping = torch.zeros_like(shift)
     factors = factorise(model, shift, weight, damping)
+    if bool((wanted & ~factors.good).any()):
+        # Twice the most negative curvature turns its sign: the step along that direction has the length of Newton's.
+        needed = (-2 * least_curvature(model)[0]).clamp(min=0.0)
+        shift = torch.where(wanted & ~factors.good, torch.maximum(shift, needed), shift)
+        factors = factorise(model, shift, weight, damping)
     for attempt in range(TRIES):
         bad = wanted & ~factors.good
         if not bool(bad.any()):
@@ -481,7 +497,7 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Fac
         if attempt < 2 and model.p:  # a larger weight may be all that is missing
             weight = torch.where(bad, torch.where(weight == 0, unit, torch.maximum(weight, 1e4 * unit)), weight)
         else:
-            shift = torch.where(bad, torch.where(shift == 0, FIRST_SHIFT, MORE_SHIFT * shift), shift)
+            shift = torch.where(bad, (MORE_SHIFT * shift).clamp(min=TINY_SHIFT), shift)
         factors = factorise(model, shift, weight, damping)
     for least in DAMPINGS:
         dependent = wanted & ~factors.independent

@@ -222,6 +222,26 @@ def _cholesky(matrix: Tensor) -> Pair:
     return torch.where(good[:, None, None], factor, eye), good
 
 
+def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
+    """The least curvature along the equalities, barrier included, relative to the size of H; and its direction.
+
+    Inequalities without room are stiff by their barrier, so that the direction keeps to them.
+    """
+    p = model.p
+    size = diagonal_size(model).rsqrt()
+    rows, pull = (x * size.unsqueeze(-2) for x in (model.jacobian[:, :p], model.jacobian[:, p:]))
+    matrix = model.hessian * size.unsqueeze(-1) * size.unsqueeze(-2)
+    if model.s.shape[-1]:
+        matrix = matrix + pull.mT @ ((model.y[:, p:] / model.s).clamp(max=1e30).unsqueeze(-1) * pull)
+    if p:
+        rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+        onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
+        free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
+        matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
+    values, vectors = torch.linalg.eigh(matrix)
+    return values[:, 0], vectors[..., 0] * size
+
+
 def diagonal_size(model: Model) -> Tensor:  # (batch, m)
     """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
     diagonal = torch.diagonal(model.hessian, dim1=-2, dim2=-1).abs()
@@ -283,6 +303,14 @@ def moved(state: State, step: Step, length: Tensor) -> State:
     centre = state.barrier.unsqueeze(-1) / s  # keep s y within sight of the barrier, so that no pair is lost
     y_g = torch.maximum(torch.minimum(y_g, 1e10 * centre), 1e-10 * centre)
     return replace(state, u=u, s=s, y=torch.cat([y_h, y_g], -1))
+
+
+def widened(state: State, values: Tensor) -> State:
+    """The state with slacks no smaller than the room there is: both the violation and the barrier are lower then."""
+    if not state.s.shape[-1]:
+        return state
+    p = values.shape[-1] - state.s.shape[-1]
+    return replace(state, s=torch.maximum(state.s, -values[:, p:]).where(values[:, p:].isfinite(), state.s))
 
 
 def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> tuple[State, Tensor]:
