@@ -39,6 +39,7 @@ SOLVED = 1e4  # units in the last place that a linear system may be left unsolve
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
+FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
 TRIES = 3  # of which inequalities are tight
 PROBE_LENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
@@ -254,7 +255,8 @@ class _Terms:
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
         bend = self.system.diagonal_entries().abs()
         size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), self.longest)
-        return times(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
+        far = torch.where(self.longest > 0, FURTHEST * self.longest, torch.inf)  # curvature may cancel to next to nothing
+        return times(self.jacobian.abs(), torch.maximum(self.u.abs(), torch.minimum(size, far)))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
         """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""

@@ -19,6 +19,7 @@ from ..problem import Batch
 
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
+STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
@@ -225,15 +226,18 @@ def _cholesky(matrix: Tensor) -> Pair:
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
     """The least curvature along the equalities, barrier included, relative to the size of H; and its direction.
 
-    Inequalities without room are stiff by their barrier, so that the direction keeps to them.
+    Inequalities with hardly any room are so stiff by their barrier that they count as equalities.
     """
     p = model.p
     size = diagonal_size(model).rsqrt()
     rows, pull = (x * size.unsqueeze(-2) for x in (model.jacobian[:, :p], model.jacobian[:, p:]))
     matrix = model.hessian * size.unsqueeze(-1) * size.unsqueeze(-2)
     if model.s.shape[-1]:
-        matrix = matrix + pull.mT @ ((model.y[:, p:] / model.s).clamp(max=1e30).unsqueeze(-1) * pull)
-    if p:
+        stiffness = model.y[:, p:] / model.s
+        stiff = stiffness * pull.square().sum(-1) > STIFF
+        matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
+        rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
+    if rows.shape[-2]:
         rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
         onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
         free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
