@@ -244,7 +244,8 @@ class _Terms:
         force = force + noise * force.amax(-1, keepdim=True)
         reach = self.terms + times(self.jacobian.abs(), scale + step.abs())
         unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach).any(-1))
+        rounding = EXACT * noise * self.jacobian.abs().sum(-1) * self.u.abs().amax(-1, keepdim=True)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
 
     def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
         """Which multipliers do little, beside the other forces."""
