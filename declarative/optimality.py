@@ -122,7 +122,10 @@ def assess(
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
     terms = _Terms.at(batch, u, multipliers, structure, travel)
+    claimed = multipliers
     multipliers, active, weak = terms.active_set(dtype)
+    if not bool(terms.is_small(claimed - multipliers, optimality_tolerance(dtype)).all()):
+        terms = _Terms.at(batch, u, multipliers, structure, travel)  # forces and curvature that nothing exerts
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     system = terms.system.with_active(active)
     factors = system.factorise(warn=False)
