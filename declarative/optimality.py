@@ -38,6 +38,7 @@ SOLVED = 1e4  # units in the last place that a linear system may be left unsolve
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
+FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
 TRIES = 3  # of which inequalities are tight
 PROBE_LENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
@@ -122,8 +123,11 @@ def assess(
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
     terms = _Terms.at(batch, u, multipliers, structure, travel)
-    given = multipliers
+    claimed = multipliers
     multipliers, active, weak = terms.active_set(dtype)
+    if not bool(terms.is_small(claimed - multipliers, optimality_tolerance(dtype)).all()):
+        terms = _Terms.at(batch, u, multipliers, structure, travel)  # forces and curvature that nothing exerts
+        claimed = multipliers
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     system = terms.system.with_active(active)
     factors = system.factorise(warn=False)
@@ -159,7 +163,7 @@ def assess(
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,
-        hessian=terms.system.stored_hessian() if bool((multipliers == given).all()) else None,
+        hessian=terms.system.stored_hessian() if bool((multipliers == claimed).all()) else None,
     )
 
 
@@ -248,7 +252,9 @@ class _Terms:
         force = force + noise * force.amax(-1, keepdim=True)
         reach = self.terms + self.form.multiply(size, scale + step.abs())
         unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach).any(-1))
+        longest = self.u.abs().amax(-1, keepdim=True).expand_as(self.u)
+        rounding = EXACT * noise * self.form.multiply(size, longest)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
 
     def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
         """Which multipliers do little, beside the other forces."""
@@ -259,7 +265,10 @@ class _Terms:
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
         bend = self.system.diagonal_entries().abs()
         size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), self.longest)
-        return self.form.multiply(self.jacobian.abs(), torch.maximum(self.u.abs(), size))
+        far = torch.where(
+            self.longest > 0, FURTHEST * self.longest, torch.inf
+        )  # curvature may cancel to next to nothing
+        return self.form.multiply(self.jacobian.abs(), torch.maximum(self.u.abs(), torch.minimum(size, far)))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
         """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""

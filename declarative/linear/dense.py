@@ -358,21 +358,25 @@ def _factorise_spectral(
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """The solution by eigenvalues, and which matrices are singular: those get the solution of least norm.
 
-    What is singular is decided in units of the matrix's own; the least norm is that of u in the user's units.
+    What is singular is decided in units of the matrix's own or, where these mislead, in the user's: the rank depends on
+    neither, so the larger one counts. The least norm is that of u in the user's units.
     """
     values = torch.linalg.eigvalsh(scaled)
     size = values.abs()
     regular = size > tolerance * size.amax(-1, keepdim=True)
-    singular = ~regular.all(-1)
+    doubtful = ~regular.all(-1)
     plain = matrix / or_one(matrix.abs().amax((-2, -1), keepdim=True))
-    own_values, own_vectors = torch.linalg.eigh(torch.where(singular[:, None, None], plain, scaled))
-    order = own_values.abs().argsort(-1).argsort(-1)
-    kept = torch.where(singular[:, None], order >= (~regular).sum(-1, keepdim=True), regular)
+    own_values, own_vectors = torch.linalg.eigh(torch.where(doubtful[:, None, None], plain, scaled))
+    own_size = own_values.abs()
+    vanishing = (own_size <= tolerance * own_size.amax(-1, keepdim=True)).sum(-1, keepdim=True)
+    order = own_size.argsort(-1).argsort(-1)
+    kept = order >= torch.minimum(vanishing, (~regular).sum(-1, keepdim=True))
+    singular = ~kept.all(-1)
     inverse = torch.where(kept, 1 / torch.where(kept, own_values, 1.0), 0.0)
     whole = or_one(matrix.abs().amax((-2, -1)))
 
     def solve(right: Tensor, unit: Tensor) -> Tensor:  # (batch, n)
-        unit = torch.where(singular[:, None], whole.rsqrt().unsqueeze(-1), unit)
+        unit = torch.where(doubtful[:, None], whole.rsqrt().unsqueeze(-1), unit)
         projected = own_vectors.mT @ (right * unit).unsqueeze(-1)
         result: Tensor = (own_vectors @ (inverse.unsqueeze(-1) * projected)).squeeze(-1) * unit
         return result

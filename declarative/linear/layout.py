@@ -19,10 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .contract import Pair, System, times
+from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
 
 Pull = Callable[[Tensor], tuple[Tensor, ...]]
+STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 
 
@@ -137,6 +138,15 @@ class Layout(abc.ABC):
         """Factor and solve, without a decision by values."""
 
     @abc.abstractmethod
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+        """The least curvature of H + G' dual^-1 G along the first p rows, relative to a size (batch, m) of H.
+
+        Returns:
+            The curvature (batch,) and its direction (batch, m). Rows with hardly any dual are so stiff that they count
+            as equalities.
+        """
+
+    @abc.abstractmethod
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:  # (batch, m) -> (batch, k)
         """The least-squares, least-norm solution of A' l = right, for rows of A of unit length, or zero."""
 
@@ -158,6 +168,23 @@ class DenseLayout(Layout):
 
     def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
         return rows_of(pull, u, k)
+
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+        unit = size.rsqrt()
+        rows, pull = (x * unit.unsqueeze(-2) for x in (jacobian[:, :p], jacobian[:, p:]))
+        matrix = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+        if pull.shape[1]:
+            stiffness = 1 / dual[:, p:]
+            stiff = stiffness * pull.square().sum(-1) > STIFF
+            matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
+            rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
+        if rows.shape[-2]:
+            rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+            onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
+            free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
+            matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
+        values, vectors = torch.linalg.eigh(matrix)
+        return values[:, 0], vectors[..., 0] * unit
 
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
         return least_squares(jacobian, right)

@@ -41,7 +41,7 @@ from .newton_step import (
     State,
     Step,
     acceptable,
-    diagonal_size,
+    least_curvature,
     lowered_barrier,
     merit,
     model_at,
@@ -53,6 +53,7 @@ from .newton_step import (
     room,
     scaled_values,
     values_at,
+    widened,
 )
 from .polish import polish
 
@@ -61,13 +62,14 @@ BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
+LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.01  # of the Hessian's diagonal; the factors by which it changes
-LEAST_SHIFT = 1e-8
+FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
+LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
-INVERSE_ITERATIONS = 20  # towards the direction of the most negative curvature
 MODEL = [entry.name for entry in dataclasses.fields(Model) if entry.name != "layout"]
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
@@ -133,11 +135,12 @@ def _iteration(
     The flags are: finite, solved, factored, accepted.
     """
     model = model_at(batch, scales, state.u, state.s, state.y)
-    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75)
+    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
     step, found = newton_step(model, state.shift, state.weight, state.barrier, model.residual())
     length = room(state.s, step.s, state.barrier)
     trial = moved(state, step, length)
     objective, values = values_at(batch, scales, trial.u)
+    trial = widened(trial, values)
     theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
     good, by_objective = acceptable(state, model, step, length, theta, phi)
     trial = remembered(trial, model, good & ~by_objective)
@@ -186,7 +189,8 @@ class _Loop:
         model, state, trial, flags = self._iterate()
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        if self._end(iteration, state, finite, solved, factored):
+        saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
+        if self._end(iteration, state, finite, solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
             self.state = trial
@@ -216,10 +220,9 @@ class _Loop:
         here, there = (State(**{name: next(found) for name in names[1]}) for _ in range(2))
         return model, here, there, next(found)
 
-    def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, factored: Tensor) -> bool:
+    def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         record = self.record
-        saddle = solved & (record.shifted | ~factored) & (record.nudges < NUDGES)
         code = torch.full_like(record.code, RUNNING)
         code[record.failures > FAILURES] = Status.STALLED
         far = (state.u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
@@ -270,7 +273,7 @@ class _Loop:
         state, damping = _regularised(model, state, stepping)
         damped = damping > 0
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = stepping & self._is_stationary(model) & (state.shift > 0)
+        saddle = self._saddle(model, stepping & self._is_stationary(model) & (state.shift > 0))
         result, accepted = self._search(model, state, damping, stepping & ~saddle)
         if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
             result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
@@ -294,6 +297,12 @@ class _Loop:
             return self._restore(model, result, record, restoring)
         return result, record
 
+    def _saddle(self, model: Model, suspected: Tensor) -> Tensor:
+        """Which of the suspected points have a direction of negative curvature; a flat one is no reason to leave."""
+        if not bool(suspected.any()):
+            return suspected
+        return suspected & (least_curvature(_finite_model(model))[0] < -CURVED)
+
     def _is_stationary(self, model: Model) -> Tensor:
         feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
         return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.gap(self.state.u) <= 1e-6)
@@ -307,9 +316,10 @@ class _Loop:
         def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
             trial = moved(state, step, length)
             objective, values = values_at(self.batch, self.scales, trial.u)
-            residual = residual_of(values, trial.s)
+            residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
+            trial = widened(trial, values)
             good, by_objective = acceptable(
-                state, model, step, length, *merit(objective, residual, trial.s, state.barrier)
+                state, model, step, length, *merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
             )
             return remembered(trial, model, good & ~by_objective), good, residual
 
@@ -334,7 +344,7 @@ class _Loop:
     def _leave_saddle(self, model: Model, state: State) -> State:
         """A step along the most negative curvature that the equalities leave free, to the side that is lower."""
         p = model.p
-        direction = _most_negative_curvature(model, state)
+        direction = least_curvature(model)[1]
         reach = torch.maximum(state.u.abs(), (state.u - self.scales.start).abs()).amax(-1, keepdim=True)
         unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * or_one(reach)
         unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
@@ -346,6 +356,10 @@ class _Loop:
             lower = height < lowest
             best = torch.where(lower.unsqueeze(-1), place, best)
             lowest = torch.where(lower, height, lowest)
+        # Multipliers and slacks belong to the saddle point: far from the end, the barrier is to keep away from corners.
+        barrier = state.barrier.clamp(min=LEFT_BARRIER)
+        fresh = torch.full_like(state.filter, torch.inf)
+        state = dataclasses.replace(state, barrier=barrier, filter=fresh, stored=torch.zeros_like(state.stored))
         return self._afresh(state, best)
 
     def _restore(self, model: Model, state: State, record: _Record, restoring: Tensor) -> tuple[State, _Record]:
@@ -447,6 +461,11 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
         return newton_step(model, shift, weight, state.barrier, model.residual(), damping)[1]
 
     found = look()
+    if bool((wanted & ~found.convex).any()):
+        # Twice the most negative curvature turns its sign: the step along that direction has the length of Newton's.
+        needed = (-2 * least_curvature(model)[0]).clamp(min=0.0)
+        shift = torch.where(wanted & ~found.convex, torch.maximum(shift, needed), shift)
+        found = look()
     for attempt in range(TRIES):
         bad = wanted & ~found.convex
         if not bool(bad.any()):
@@ -454,7 +473,7 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
         if attempt < 2 and model.p and model.layout.weights_help:  # a larger weight may be all that is missing
             weight = torch.where(bad, torch.where(weight == 0, unit, torch.maximum(weight, 1e4 * unit)), weight)
         else:
-            shift = torch.where(bad, torch.where(shift == 0, FIRST_SHIFT, MORE_SHIFT * shift), shift)
+            shift = torch.where(bad, (MORE_SHIFT * shift).clamp(min=TINY_SHIFT), shift)
         found = look()
     for least in DAMPINGS:
         dependent = wanted & ~found.independent
@@ -472,21 +491,6 @@ def _weight_unit(model: Model) -> Tensor:  # (batch,)
         return torch.zeros_like(size)
     equality = (torch.arange(model.y.shape[-1], device=size.device) < model.p).to(size.dtype).expand_as(model.y)
     return size / model.layout.jacobian.multiply_transposed(model.jacobian.square(), equality).amax(-1).clamp(min=1e-8)
-
-
-def _most_negative_curvature(model: Model, state: State) -> Tensor:  # (batch, m)
-    """A direction that the equalities leave free, by inverse iteration with the regularised matrix."""
-    size = diagonal_size(model)
-    direction = irregular(model.gradient) / size.sqrt()
-    none = torch.zeros_like(model.y)
-    dual = torch.cat([none[:, : model.p], torch.full_like(model.s, 1e20)], -1)
-    primal = state.shift.unsqueeze(-1) * size
-    for _ in range(INVERSE_ITERATIONS):
-        found = model.layout.solve_kkt(
-            model.hessian, model.jacobian, primal, dual, model.p, (size * direction, none), state.weight
-        )
-        direction = found.z / or_one(largest(found.z.abs())).unsqueeze(-1)
-    return direction
 
 
 def _least_violation(

@@ -177,6 +177,12 @@ def newton_step(
     return Step(u=found.z, s=-residual[:, p:] - change, y=found.s), found
 
 
+def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
+    """The least curvature along the equalities, barrier included, relative to the size of H; and its direction."""
+    dual = torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
+    return model.layout.least_curvature(model.hessian, model.jacobian, dual, diagonal_size(model), model.p)
+
+
 def diagonal_size(model: Model) -> Tensor:  # (batch, m)
     """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
     diagonal = model.layout.hessian.diagonal(model.hessian).abs()
@@ -241,12 +247,25 @@ def moved(state: State, step: Step, length: Tensor) -> State:
     return replace(state, u=u, s=s, y=torch.cat([y_h, y_g], -1))
 
 
-def lowered_barrier(state: State, model: Model, least: float) -> tuple[State, Tensor]:
-    """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew."""
+def widened(state: State, values: Tensor) -> State:
+    """The state with slacks no smaller than the room there is: both the violation and the barrier are lower then."""
+    if not state.s.shape[-1]:
+        return state
+    p = values.shape[-1] - state.s.shape[-1]
+    return replace(state, s=torch.maximum(state.s, -values[:, p:]).where(values[:, p:].isfinite(), state.s))
+
+
+def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> tuple[State, Tensor]:
+    """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew.
+
+    It never becomes so small that rounding errors of the slacks matter, unless the tolerance on the gap asks for it.
+    """
     if not state.s.shape[-1]:
         return state, torch.zeros_like(state.stored, dtype=torch.bool)
     barrier = state.barrier
-    lowest = least * largest(model.y[:, model.p :] * model.span(state.u)).clamp(min=1.0)
+    y = model.y[:, model.p :]
+    lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
+    lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
     for _ in range(3):
         solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Pair, or_one
+from ..directions import irregular
 from ..layout import KktSolution, Layout, Pull
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
@@ -21,6 +22,8 @@ from .system import SparseSystem
 
 _numbers = itertools.count()
 _analyses: weakref.WeakValueDictionary[int, SparseKKT] = weakref.WeakValueDictionary()
+SHIFTS = 40  # from the smallest to any, by factors of four
+ITERATIONS = 12  # towards the direction of least curvature
 SOLVED = 1e-8  # a relative residual above this: the matrix is singular, or as good as that
 
 
@@ -136,6 +139,28 @@ class SparseLayout(Layout):
     def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
         return found
+
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:  # noqa: ARG002
+        """By inverse iteration, with a shift that is just large enough for a matrix without negative curvature."""
+        shift = torch.zeros_like(hessian[:, 0])
+        direction, none = irregular(size) / size.sqrt(), torch.zeros_like(dual)
+
+        def step() -> tuple[Tensor, Tensor]:
+            found, convex, _ = self._solve(hessian, jacobian, shift.unsqueeze(-1) * size, dual, size * direction, none)
+            return found[:, : self.kkt.m], convex
+
+        for _ in range(SHIFTS):
+            found, convex = step()
+            if bool(convex.all()):
+                break
+            shift = torch.where(convex, shift, (4 * shift).clamp(min=1e-10))
+        for _ in range(ITERATIONS):
+            found, _ = step()
+            direction = found / or_one(found.abs().amax(-1)).unsqueeze(-1)
+        inverse = torch.where(dual > 0, 1 / torch.where(dual > 0, dual, 1.0), 0.0)
+        bend = (direction * self.hessian.multiply(hessian, direction)).sum(-1)
+        bend = bend + (inverse * self.jacobian.multiply(jacobian, direction).square()).sum(-1)
+        return bend / or_one((size * direction.square()).sum(-1)), direction
 
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
         """From z + A' l = right, A z = 0."""
