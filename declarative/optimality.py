@@ -20,6 +20,7 @@ solution) the point is not a solution.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -140,7 +141,7 @@ def assess(
     distance = largest(_ratio(step.abs(), scale))
     solvable = terms.is_solved_by(system, step, change, left, gap, scale, noise)
     distance = torch.where(solvable, distance, torch.inf)  # no step leads to a solution
-    pulls = active & ~terms.equality & (multipliers - change > 0) & ~terms.is_small(multipliers - change, tolerance)
+    pulls = active & ~terms.equality & (multipliers - change > 0) & (terms.effect(multipliers - change) > tolerance)
     distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
     if bool((distance > tolerance).any()):
         distance = _without_rounding(terms, factors, left, gap, noise, scale, distance)
@@ -199,7 +200,7 @@ class _Terms:
     equality: Tensor  # (k,)
     force: Tensor  # of the terms of D_U L, (batch, m)
     terms: Tensor  # of those of c, (batch, k)
-    longest: Tensor  # the largest entry of u, or of the way there, (batch, 1)
+    travel: Tensor | None  # the way there, (batch, m)
 
     @classmethod
     def at(
@@ -212,8 +213,13 @@ class _Terms:
         force = gradient.abs() + form.multiply_transposed(size, multipliers.abs()) + system.magnitude(u)
         equality = torch.arange(batch.k, device=u.device) < batch.p
         terms = form.multiply(size, u.abs())
-        longest = (u.abs() if travel is None else torch.maximum(u.abs(), travel)).amax(-1, keepdim=True)
-        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, equality, force, terms, longest)
+        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, equality, force, terms, travel)
+
+    @functools.cached_property
+    def longest(self) -> Tensor:  # (batch, 1)
+        """The largest entry of u, or of the way there."""
+        way = self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+        return way.amax(-1, keepdim=True)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
@@ -229,17 +235,18 @@ class _Terms:
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
-        strength = self.form.largest_effect(self.jacobian, self.force)  # what a unit of it does, relatively
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
         length = self.form.multiply(self.jacobian.abs(), self.longest.expand_as(self.u))
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
-        pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
+        pull = torch.where((self.effect(pull) <= noise) | idle, 0.0, pull)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
-        weak = ~self.equality & (pull.abs() * strength <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
-        active = self.equality | (((pull * strength > _ratio(slack, size)) | touching) & ~weak)
+        weak = (self.effect(pull) <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
+        weak = ~self.equality & (weak | self.is_lost(dtype))
+        pushes = pull.sign() * self.effect(pull) > _ratio(slack, size)
+        active = self.equality | ((pushes | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
 
     def is_solved_by(
@@ -256,10 +263,18 @@ class _Terms:
         rounding = EXACT * noise * self.form.multiply(size, longest)
         return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
 
-    def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
-        """Which multipliers do little, beside the other forces."""
-        strength = self.form.largest_effect(self.jacobian, self.force)
-        return multipliers.abs() * strength <= tolerance
+    def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
+        """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
+        strength = self.form.largest_effect(self.jacobian, self.force if force is None else force)
+        return torch.where(multipliers == 0, 0.0, multipliers.abs() * strength)
+
+    def is_lost(self, dtype: torch.dtype) -> Tensor:  # (batch, k)
+        """Where slack and multiplier are what is left of the way that a solver has come: rounding errors, both."""
+        if self.travel is None:
+            return torch.zeros_like(self.values, dtype=torch.bool)
+        small = EXACT * torch.finfo(dtype).eps
+        near = self.values.abs() <= small * self.form.multiply(self.jacobian.abs(), self.travel)
+        return near & (self.effect(self.multipliers, self.system.magnitude(self.travel)) <= small)
 
     def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
