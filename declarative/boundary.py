@@ -10,10 +10,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from .functions import as_written, count_weights
 from .inputs import Inputs, Start
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
 from .remedies import (
+    BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
     batched_start_message,
@@ -72,7 +74,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
     ancestry = Ancestry(value)
     captured = [leaf for leaf in ancestry.leaves if leaf is not probe]
     if gradients and (captured or (in_transform() and value.requires_grad)):
-        raise ValueError(captured_message(name, function, captured))
+        raise ValueError(captured_message(name, as_written(function), captured))
     if name == "objective" and len(captured) == len(ancestry.leaves) and not in_transform():
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
@@ -97,7 +99,9 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
     if not isinstance(returned[0], Tensor):
         raise TypeError(f"{name} must return a tensor, but returned {type(returned[0]).__name__}.")
     if versions(watched) != before:
-        raise ValueError(f"{name} {IN_PLACE}")
+        own = len(xs) - count_weights(function)
+        buffers = versions(xs[own:]) != before[own:-1]
+        raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
 
 
@@ -109,9 +113,10 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
-        pairs = zip(batch.xs, batch.in_dims, strict=True)
+        own = len(batch.xs) - count_weights(function)
+        pairs = zip(batch.xs[:own], batch.in_dims, strict=False)
         shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
-        error.add_note(explain(error, name, function, [*shapes, tuple(batch.shape)], dtype))
+        error.add_note(explain(error, name, as_written(function), [*shapes, tuple(batch.shape)], dtype))
         raise
 
 
@@ -189,4 +194,4 @@ def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[in
         with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
-            raise ValueError(captured_message(name, function, []))
+            raise ValueError(captured_message(name, as_written(function), []))

@@ -49,6 +49,7 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
+    own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -78,7 +79,8 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0])
         starts = _defined(call, batch, starts, start)
-        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
+        pairs = zip(xs[: call.own], call.in_dims, strict=False)
+        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in pairs]).all(0)
         raw = _solve_from_all(call.plan, batch, [flat(one) for one in starts], finite)
         own = call.plan.solver.assess(batch, raw)
         found = own or raw.assessment or assess_in_double(batch, raw, call.plan, flat(starts[0]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,21 @@ class Inputs:
     batched: bool  # False: one problem, without a batch dimension
     dtype: torch.dtype  # of the output
     work: torch.dtype  # that it is computed in
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> Inputs:
+        """The same, and the tensors of modules, by name, as inputs that the batch shares.
+
+        They take part in the precision that is worked in; the output has that of the inputs proper.
+        """
+        for name, x in weights.items():
+            check_tensor(name, x)
+        every = (*self.xs, *weights.values())
+        check_devices(every, tuple(weights))
+        floating = any(x.is_floating_point() for x in self.xs)
+        dtype = self.dtype if floating else _common_dtype(every)
+        work = _working_dtype(_common_dtype(every))
+        xs = tuple(x.to(work) if x.is_floating_point() else x for x in every)
+        return replace(self, xs=xs, in_dims=(*self.in_dims, *(None,) * len(weights)), dtype=dtype, work=work)
 
 
 def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
@@ -54,8 +69,7 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         words = ", ".join(f"input {i}: {size}" for i, size in sizes.items())
         raise ValueError(f"the inputs have different batch sizes ({words}); in_dims says which dimension is the batch.")
     dtype = _common_dtype(xs)
-    half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
-    work = torch.float32 if half else dtype
+    work = _working_dtype(dtype)
     moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, dims, strict=True)]
     return Inputs(
         xs=tuple(x.to(work) if x.is_floating_point() else x for x in moved),
@@ -87,18 +101,19 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
 
 
-def check_devices(xs: Sequence[object]) -> None:
-    """Refuse tensors from several devices.
+def check_devices(xs: Sequence[object], names: Sequence[str] = ()) -> None:
+    """Refuse tensors from several devices; those after the inputs have names.
 
     Raises:
         ValueError: there are such.
     """
-    places = {i: x.device for i, x in enumerate(xs) if isinstance(x, Tensor)}
-    for i, place in places.items():
+    labels = [*(f"input {i}" for i in range(len(xs) - len(names))), *names]
+    places = {label: x.device for label, x in zip(labels, xs, strict=True) if isinstance(x, Tensor)}
+    for label, place in places.items():
         first = next(iter(places))
         if place != places[first]:
             raise ValueError(
-                f"all inputs must be on one device, but input {first} is on {places[first]} and input {i} on {place}."
+                f"all inputs must be on one device, but {first} is on {places[first]} and {label} on {place}."
             )
 
 
@@ -126,6 +141,11 @@ def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
     for other in floating[1:]:
         dtype = torch.promote_types(dtype, other)
     return dtype
+
+
+def _working_dtype(dtype: torch.dtype) -> torch.dtype:
+    half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
+    return torch.float32 if half else dtype
 
 
 def refuse_without_values(xs: Sequence[object]) -> None:

@@ -21,7 +21,6 @@ from .implicit import Spec, apply, objective_of
 from .inputs import (
     Inputs,
     Start,
-    arrange,
     check_in_dims,
     check_start,
     initial_points,
@@ -29,10 +28,12 @@ from .inputs import (
     refuse_without_values,
     warm_start,
 )
-from .problem import Function, Problem
+from .modules import is_being_made
+from .problem import Function
 from .recording import Recordings
 from .solution import Solution
-from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .solvers import ClosedForm, Solver
+from .statement import as_solver, bind, functions_of, make_problem, owners
 from .structure import Structure
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
@@ -57,7 +58,9 @@ class DeclarativeNode(nn.Module):
 
         y(x) = argmin_u f(x, u)   subject to   h(x, u) = 0   and   g(x, u) <= 0
 
-    The functions are written for one problem, without a batch dimension, with ``u`` as the last argument.
+    The functions are written for one problem, without a batch dimension, with ``u`` as the last argument. A function may
+    be an ``nn.Module``, or a method of one: its parameters and buffers are then inputs that the batch shares, they get
+    gradients, and the node contains the module.
 
     Args:
         objective: ``f(*xs, u)``, a scalar.
@@ -118,9 +121,7 @@ class DeclarativeNode(nn.Module):
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
-            if not callable(function) and (function is not None or name == "objective"):
-                raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        problem = make_problem(objective, equality, inequality)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
@@ -131,8 +132,8 @@ class DeclarativeNode(nn.Module):
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         plan = Plan(
-            problem=Problem(objective, equality, inequality),
-            solver=_as_solver(solver),
+            problem=problem,
+            solver=as_solver(solver),
             start=check_start(start),
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
@@ -147,6 +148,9 @@ class DeclarativeNode(nn.Module):
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
                 "function (*xs) -> u for one problem."
             )
+        for name, owner in owners(problem, {}).items():
+            if owner is not self and not is_being_made(owner):
+                self.add_module(name, owner)
 
     @property
     def gradient(self) -> Rule:
@@ -247,6 +251,8 @@ class DeclarativeNode(nn.Module):
     def derivatives(self, *xs: Tensor) -> Derivatives:
         """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension.
 
+        B and C are for the inputs of the call; parameters of modules have no columns in them.
+
         Example:
             >>> import torch
             >>> from declarative import DeclarativeNode
@@ -258,14 +264,14 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             inputs, call, solution = self._solve(xs)
-            return Derivatives.at(self._spec.point(call, inputs.xs, solution))
+            return Derivatives.at(self._spec.point(call, inputs.xs, solution), call.own)
 
     @_opaque
     def descent(self, *xs: Tensor, v: Tensor | None = None) -> DescentReport:
         """What the cheaper gradient rules would cost here, for the incoming gradient v (the last argument) of the loss.
 
-        The gradients are those of the inputs that require one or, if none does, of all floating-point inputs. Active
-        inequalities count as equalities. Unsolved problems of a node that masks them are left out.
+        The gradients are those of the inputs that require one or, if none does, of all floating-point inputs; parameters
+        of modules are left out. Active inequalities count as equalities. Unsolved problems of a node that masks them are left out.
 
         Example:
             >>> import torch
@@ -290,20 +296,20 @@ class DeclarativeNode(nn.Module):
 
     def _outline(self, xs: Sequence[Tensor]) -> Tensor:
         """The output for inputs that have no values: its shape, and the way that gradients take."""
-        inputs = arrange(xs, self._spec.plan.in_dims)
-        y = torch.empty_like(_shape_only(self._spec.plan, inputs))
+        inputs, plan = bind(self._spec.plan, xs, self)
+        y = torch.empty_like(_shape_only(plan, inputs))
         for x in inputs.xs:
             y = y + 0 * x.sum() if x.is_floating_point() else y
         return y.to(inputs.dtype) if inputs.batched else y[0].to(inputs.dtype)
 
     def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solution]:
         refuse_without_values(xs)
-        inputs = arrange(xs, self._spec.plan.in_dims)
+        inputs, plan = bind(self._spec.plan, xs, self)
+        refuse_without_values(inputs.xs)
         warm = () if start is None else (warm_start(start, inputs),)
-        plan, gradients = self._spec.plan, torch.is_grad_enabled() or transformed()
         refuse_batched_start(plan.problem, plan.start, inputs)
-        differentiable = _differentiable(inputs.xs)
-        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients)
+        gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
+        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients, len(xs))
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
@@ -312,28 +318,9 @@ class DeclarativeNode(nn.Module):
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
         plan = self._spec.plan
-        names = ("objective", "equality", "inequality")
-        functions = {name: f for name in names if (f := getattr(plan.problem, name)) is not None}
-        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
+        written = {name: function.written for name, function in functions_of(plan.problem).items()}
+        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
         return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
-
-
-def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
-    if solver is None:
-        return Chain()
-    if isinstance(solver, Solver):
-        return solver
-    if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise ValueError(
-                f"solver must be one of {', '.join(map(repr, SOLVERS))}, a Solver, or a function (*xs) -> y, but is "
-                f"{solver!r}."
-            )
-        named: Solver = SOLVERS[solver]()
-        return named
-    if callable(solver):
-        return ClosedForm(solver)
-    raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
 
 
 def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
