@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
-from .inputs import InDims, Start, default_points, defined_start, initial_points
+from .inputs import InDims
 from .linear import Factorisation
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
@@ -21,6 +21,7 @@ from .recording import Recordings
 from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
+from .starts import Start, default_points, defined_start, initial_points
 from .structure import Structure
 from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
 
@@ -165,7 +166,8 @@ def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
     if versions(xs) != before:
         raise ValueError(f"the closed form {IN_PLACE}")
     if not isinstance(y, Tensor):
-        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
+        several = "; for several unknowns, tell their shapes with start=" if isinstance(y, dict | tuple | list) else ""
+        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}{several}.")
     if all(dim is None for dim in call.in_dims):
         y = y.unsqueeze(0)
     if y.dim() == 0 or y.shape[0] != call.size:

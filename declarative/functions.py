@@ -1,14 +1,16 @@
-"""The user's functions as the library calls them: plain functions of tensors that return one tensor."""
+"""The user's functions as the library calls them: of tensors, to one tensor; several unknowns are one flat row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .modules import Weights, unbound
+from .unknowns import Layout, is_nested
 
 
 @dataclass(frozen=True)
@@ -18,26 +20,46 @@ class UserFunction:
     Attributes:
         name: ``objective``, ``equality`` or ``inequality``.
         written: the user's function of ``(*xs, u)``.
-        weights: the modules of this call, if it is a function with parameters, or others of the node are.
+        layout: how the user's unknowns are nested, if there are several; u is then flat.
+        weights: the modules of this call, if this is a function with parameters, or others of the node are.
+        returned: how the constraints were nested that the user's function has returned, by the shapes of its arguments.
+            A cache: what is recorded is called but once.
     """
 
     name: str
     written: Callable[..., Any]
+    layout: Layout | None = None
     weights: Weights | None = None
+    returned: dict[Hashable, Layout] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, *arguments: Tensor) -> Any:
         *xs, u = arguments
-        if self.weights is None:
+        own = len(xs) - count_weights(self)
+        value = self._call(xs[:own], xs[own:], u if self.layout is None else self.layout.split(u))
+        if self.name == "objective" or not (is_nested(value) or isinstance(value, list)):
+            return value
+        layout = Layout.of(value, self.name)
+        self.returned[(*(x.shape for x in xs[:own]), u.shape)] = layout
+        return layout.join(value) if layout.shapes else u.new_zeros(0)
+
+    def _call(self, xs: Sequence[Tensor], weights: Sequence[Tensor], u: Any) -> Any:
+        if self.weights is None or self.name not in self.weights.owners:
             return self.written(*xs, u)
-        own = len(xs) - len(self.weights.keys)
-        if self.name not in self.weights.owners:
-            return self.written(*xs[:own], u)
-        return self.weights.call(self.name, unbound(self.written), xs[own:], (*xs[:own], u))
+        return self.weights.call(self.name, unbound(self.written), weights, (*xs, u))
+
+    def layout_returned(self, shapes: Sequence[torch.Size]) -> Layout | None:
+        """How the constraints are nested for arguments of these shapes; None: they are one vector."""
+        return self.returned.get(tuple(shapes))
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     """What the user has written, of which the function is made."""
     return function.written if isinstance(function, UserFunction) else function
+
+
+def layout_of(function: Callable[..., Any]) -> Layout | None:
+    """How the unknowns of a function are nested, if there are several."""
+    return function.layout if isinstance(function, UserFunction) else None
 
 
 def count_weights(function: Callable[..., Any]) -> int:

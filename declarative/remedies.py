@@ -56,7 +56,7 @@ KINDS = {
 
 
 def explain(
-    error: Exception, name: str, function: Function, shapes: Sequence[tuple[int, ...]], dtype: object
+    error: Exception, name: str, function: Function, shapes: Sequence[object], dtype: object
 ) -> str:  # shapes: of the inputs of one problem, and of u
     """A note on an error that came out of a function: where it happened and, by the kind of error, what to do."""
     count = len(shapes)
@@ -113,15 +113,15 @@ def corners_message(corners: Sequence[str]) -> str:
     )
 
 
-def batched_start_message(shape: tuple[int, ...], i: int) -> str:
-    """That a start is read as one point, but looks like one for each problem."""
+def batched_start_message(part: str, shape: tuple[int, ...], i: int) -> str:
+    """That a start, or a part of one, is read as one point, but looks like one for each problem."""
     size, *one = shape
     return (
-        f"start has shape {shape}, which is read as the shape of u for one problem: the solutions would have shape "
-        f"{(size, *shape)}. But there are {size} problem(s), their input {i} has shape {tuple(one)}, and the functions "
-        f"take a u of shape {tuple(one)} too. If these are starts for each problem, pass them with the call, node(x, "
-        f"start=...), and the shape when the node is made, start={tuple(one)}; or let start be a function of the "
-        f"inputs of one problem, start=lambda x: x. If u has shape {shape}, let start be a function that returns it."
+        f"start{part} has shape {shape}, which is read as the shape of u for one problem: the solutions would have "
+        f"shape {(size, *shape)}. But there are {size} problem(s), their input {i} has shape {tuple(one)}, and the "
+        f"functions take a u of shape {tuple(one)} too. If these are starts for each problem, pass them with the call, "
+        f"node(x, start=...), and the shape when the node is made, start={tuple(one)}; or let start be a function of "
+        f"the inputs of one problem, start=lambda x: x. If u has shape {shape}, let start be a function returning it."
     )
 
 
