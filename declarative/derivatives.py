@@ -93,10 +93,10 @@ class Derivatives:
     active: Tensor
 
     @classmethod
-    def at(cls, point: Point) -> Derivatives:
-        """Form all the matrices. Back-propagation never does."""
+    def at(cls, point: Point, own: int | None = None) -> Derivatives:
+        """Form all the matrices, for the first ``own`` inputs. Back-propagation never does."""
         batch, u, multipliers = point.batch.dense(), point.u, point.multipliers
-        wanted = [i for i, x in enumerate(batch.xs) if x.is_floating_point()]
+        wanted = [i for i, x in enumerate(batch.xs[:own]) if x.is_floating_point()]
         shapes = [x.shape if dim is None else x.shape[1:] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
         n = sum(shapes[i].numel() for i in wanted)
         if not batch.size:

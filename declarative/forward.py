@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
-from .inputs import InDims, Start, default_points, defined_start, initial_points
+from .inputs import InDims
 from .linear import DENSE, total
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
@@ -21,6 +21,7 @@ from .recording import Recordings
 from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
+from .starts import Start, default_points, defined_start, initial_points
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
 
@@ -50,6 +51,7 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
+    own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
@@ -85,7 +87,8 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         if call.plan.layouts is not None:
             layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
             batch = dataclasses.replace(batch, layout=layout)
-        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
+        pairs = zip(xs[: call.own], call.in_dims, strict=False)
+        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in pairs]).all(0)
         raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
         if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
             batch = _densely(call.plan, batch)
@@ -203,7 +206,8 @@ def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
     if versions(xs) != before:
         raise ValueError(f"the closed form {IN_PLACE}")
     if not isinstance(y, Tensor):
-        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
+        several = "; for several unknowns, tell their shapes with start=" if isinstance(y, dict | tuple | list) else ""
+        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}{several}.")
     if all(dim is None for dim in call.in_dims):
         y = y.unsqueeze(0)
     if y.dim() == 0 or y.shape[0] != call.size:

@@ -126,7 +126,7 @@ def assess(
     terms = _Terms.at(batch, u, multipliers, structure, travel)
     claimed = multipliers
     multipliers, active, weak = terms.active_set(dtype)
-    if not bool(terms.is_small(claimed - multipliers, optimality_tolerance(dtype)).all()):
+    if bool((terms.effect(claimed - multipliers) > optimality_tolerance(dtype)).any()):
         terms = _Terms.at(batch, u, multipliers, structure, travel)  # forces and curvature that nothing exerts
         claimed = multipliers
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .optimality import Assessment
+from .torchside import map_tensors
 
 LISTED = 10  # failed problems named in a message; the others are counted
 
@@ -62,9 +63,10 @@ class Solution:
     ``y``, ``objective`` and both kinds of multipliers are differentiable.
 
     Attributes:
-        y: the solutions, shape (batch, *shape of u).
-        multipliers: one per equality constraint, (batch, p).
-        inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive.
+        y: the solutions, shape (batch, *shape of u); if there are several unknowns, nested like these.
+        multipliers: one per equality constraint, (batch, p); nested like what the function returns, if that is a dict
+            or a tuple.
+        inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive; likewise.
         active: which constraints hold with equality, equalities first, (batch, p + q).
         codes: the statuses as integers, (batch,).
         iterations: of the forward solver; 0 for a closed form, (batch,).
@@ -111,7 +113,7 @@ class Solution:
 
     def take(self, rows: Tensor) -> Solution:
         """The problems at these positions."""
-        taken: dict[str, Any] = {name: x[rows] for name, x in vars(self).items() if isinstance(x, Tensor) and len(x)}
+        taken: dict[str, Any] = map_tensors(lambda x: x[rows] if len(x) else x, dict(vars(self)))
         return replace(self, **taken)
 
     @property
@@ -132,14 +134,15 @@ class Solution:
             x = x.to(dtype) if x.is_floating_point() else x
             return x if batched else x[0]
 
-        fields: dict[str, Any] = {name: given(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        fields: dict[str, Any] = map_tensors(given, dict(vars(self)))
         return replace(self, **fields)
 
     def __repr__(self) -> str:
         counts = {kind.name.lower(): int((self.codes == kind).sum()) for kind in Status}
         counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         worst = self.residual.max().item() if self.residual.numel() else 0.0
-        return f"Solution(y: {tuple(self.y.shape)}, {counted or 'empty'}, largest residual {worst:.1e})"
+        shapes = map_tensors(lambda x: tuple(x.shape), self.y)
+        return f"Solution(y: {shapes}, {counted or 'empty'}, largest residual {worst:.1e})"
 
 
 @dataclass(frozen=True)

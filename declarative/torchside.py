@@ -20,6 +20,7 @@ from torch._C._functorch import (
 )
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import _pytree as pytree
 
 Grads = tuple[Tensor | None, ...]
 
@@ -166,6 +167,35 @@ def tracer(xs: Sequence[object]) -> str | None:
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return "torch.jit.trace"
     return None if get_proxy_mode() is None else "make_fx"
+
+
+# Nested dictionaries, tuples and lists
+
+
+def flatten_tree(value: object, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], tuple[str, ...], Any]:
+    """The parts of a nested value, how each is reached (such as ``['x'][0]``), and their numbers, nested likewise."""
+    found, tree = pytree.tree_flatten_with_path(value, is_leaf)
+    numbers = pytree.tree_unflatten(range(len(found)), tree)
+    return [part for _, part in found], tuple(pytree.keystr(path) for path, _ in found), numbers
+
+
+def match_tree(value: object, numbers: object) -> list[Any]:
+    """The parts of a value that is nested like these numbers; the entries of a dictionary may come in any order.
+
+    Raises:
+        ValueError: it is nested in another way.
+    """
+    return pytree.tree_flatten(numbers)[1].flatten_up_to(value)
+
+
+def build_tree(parts: Sequence[Any], numbers: object) -> Any:
+    """The parts, nested like their numbers."""
+    return pytree.tree_map(lambda i: parts[i], numbers)
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: object) -> Any:
+    """A nested value with every tensor replaced."""
+    return pytree.tree_map_only(Tensor, function, value)
 
 
 # Modes

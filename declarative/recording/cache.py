@@ -51,6 +51,11 @@ class Recordings:
         self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of one problem
         self._graphs: dict[Hashable, Graph] = {}
         self._counts: dict[Hashable, tuple[int, int]] = {}
+        self._modes: dict[Hashable, Recordings] = {}
+
+    def in_mode(self, mode: Hashable) -> Recordings:
+        """The graphs of another mode of the functions, such as that of a module in training."""
+        return self._modes.setdefault(mode, Recordings())
 
     def run(
         self, key: Hashable, function: Callable[..., Any], tensors: Sequence[Tensor | None], functions: Functions

@@ -57,7 +57,11 @@ def test_wrong_return_shapes(problem, match):
     [
         ({"objective": lambda x, u: (u - x).sum() > 0}, "objective must return a floating-point tensor"),
         ({"objective": lambda *_: 1.0}, "objective must return a tensor, but returned float"),
-        ({"equality": lambda _, u: (u.sum(), u.sum())}, "equality must return a tensor, but returned tuple"),
+        ({"objective": lambda _, u: (u.sum(), u.sum())}, "objective must return a tensor, but returned tuple"),
+        (
+            {"equality": lambda *_: 1.0},
+            "equality must return a tensor, or a dict or tuple of tensors, but returned float",
+        ),
     ],
 )
 def test_wrong_return_types(problem, match):

@@ -309,7 +309,7 @@ BOUNDARY = [
         ("library/test_starts.py::test_an_inequality_without_a_bound_is_defined",),
     ),
     Mutant(
-        "declarative/inputs.py",
+        "declarative/starts.py",
         "better = defined(candidate) & ~found",
         "better = defined(candidate)",
         "a start is taken from the last candidate instead of the first",
