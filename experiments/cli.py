@@ -20,11 +20,13 @@ from .report.build import write_page
 from .shared.jobs import Experiment, JobError, positive, run_jobs
 from .shared.machine import cores
 from .theory import run as theory
+from .worth import WORTH
 
 EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "run": (paper, "train the panels with every gradient rule"),
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
+    "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
 }
@@ -89,7 +91,7 @@ def list_finished(args: argparse.Namespace) -> int:
     for name, panel in PANELS.items():
         done = [dtype for dtype in store.DTYPES if store.settings_of(args.out, dtype, name)]
         print(f"{name:<18} {panel.title}{' - finished in ' + ' and '.join(done) if done else ''}")
-    for application in (SORTING, DECISION):
+    for application in (SORTING, DECISION, WORTH):
         print(f"{application.name:<18} {application.title}{' - finished' if application.load(args.out) else ''}")
     return 0
 

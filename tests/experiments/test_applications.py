@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.applications.application import Application
-from experiments.applications.course import Clock
 from experiments.applications.decision import DECISION
 from experiments.applications.decision.findings import METHODS
 from experiments.applications.sampling import draw_groups, load_bundled
@@ -22,6 +20,8 @@ from experiments.applications.sorting.training import RULES
 from experiments.applications.words import consistency, spread
 from experiments.report.page import warnings_list
 from experiments.shared import drawing, machine
+from experiments.shared.application import Application
+from experiments.shared.clock import Clock
 from experiments.shared.files import read_csv
 from problems import OptimalTransport
 from tests.support.experiments import command

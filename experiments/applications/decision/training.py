@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...shared.clock import Clock
 from ...shared.jobs import Tick
 from ...shared.rules import cheap_share, counted_warnings, make_rule
-from ..course import Clock, Course
+from ..course import Course
 from ..sampling import draw_groups, split
 from .data import BEFORE_BLOOD_TEST, GROUP, SPLIT, Allocation, Groups, Patients, load_patients, standardised
 

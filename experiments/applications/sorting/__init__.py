@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ..application import Application, Calls
+from ...shared.application import Application, Calls
 from . import findings
 from .training import QUICK, Settings, name_of, train_seed
 

@@ -1,4 +1,4 @@
-"""What the applications have in common: seeds are pieces of work, and results are kept in the same way.
+"""What is learned with every gradient rule: seeds are pieces of work, and results are kept in the same way.
 
 out/<name>/<name>.json    settings and everything that was measured; written last
 out/<name>/*.csv, *.png   the same as tables and pictures
@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from declarative.table import as_text
 
-from ..shared import machine
-from ..shared.drawing import Picture
-from ..shared.files import as_json, csv_text, read_json, write, write_json
-from ..shared.jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
+from . import machine
+from .drawing import Picture
+from .files import as_json, csv_text, read_json, write, write_json
+from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
 Record = dict[str, Any]
 Calls = dict[str, Call]  # by label
