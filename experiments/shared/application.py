@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from .files import as_json, csv_text, read_json, write, write_json
 from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
 Record = dict[str, Any]
-Calls = dict[str, Call]  # by label
+Cases = dict[str, Call]  # by label; each takes a seed and a tick
 
 
 class Findings(Protocol):
@@ -49,7 +50,7 @@ class Application:
     settings: Any  # the defaults: a dataclass with ``seeds``, ``seed`` and ``steps`` among others
     quick: Any  # the same with small sizes, to see that it works
     seconds: float  # about what a piece takes
-    calls: Callable[[Any], Calls]  # of the settings: what trains a piece; what these return is joined in this order
+    cases: Callable[[Any], Cases]  # of the settings: what trains one seed; what these return is joined in this order
     keys: tuple[str, ...]  # what tells the runs of a record apart
     findings: Findings
 
@@ -94,6 +95,12 @@ class Application:
         """The record; None if it was not run."""
         return read_json(out / self.name / f"{self.name}.json")
 
+    def calls(self, settings: Any) -> dict[tuple[str, str], Call]:
+        """The cases with every seed."""
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        cases = self.cases(settings).items()
+        return {(label, f"seed {seed}"): partial(call, seed) for label, call in cases for seed in seeds}
+
     def _chosen(self, args: argparse.Namespace) -> Any:
         chosen = {name: getattr(args, name) for name in ("seeds", "seed", "steps")}
         return self.quick if args.quick else dataclasses.replace(self.settings, **chosen)
@@ -104,8 +111,10 @@ class Application:
         return record if record is not None and record["settings"] == as_json(self._chosen(args)) else None
 
     def _pieces(self, args: argparse.Namespace) -> list[Piece]:
-        calls = self.calls(self._chosen(args))
-        return [Piece(label, self.seconds, args.out / self.name, call) for label, call in calls.items()]
+        return [
+            Piece(", ".join(filter(None, [self.name, *label])), self.seconds, args.out / self.name, call)
+            for label, call in self.calls(self._chosen(args)).items()
+        ]
 
 
 def join(results: Sequence[Record]) -> Record:

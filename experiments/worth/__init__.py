@@ -2,18 +2,14 @@
 
 from functools import partial
 
-from ..shared.application import Application, Calls
+from ..shared.application import Application, Cases
 from . import findings
 from .families import families
 from .training import QUICK, Settings, train_family
 
 
-def _calls(settings: Settings) -> Calls:
-    return {
-        f"worth, {family.label}, seed {seed}": partial(train_family, settings, family.label, seed)
-        for family in families(settings.quick)
-        for seed in range(settings.seed, settings.seed + settings.seeds)
-    }
+def _cases(settings: Settings) -> Cases:
+    return {family.label: partial(train_family, settings, family.label) for family in families(settings.quick)}
 
 
 WORTH = Application(
@@ -22,7 +18,7 @@ WORTH = Application(
     settings=Settings(),
     quick=QUICK,
     seconds=10.0,
-    calls=_calls,
+    cases=_cases,
     keys=("family", "size", "regime", "seed", "method"),
     findings=findings,
 )
