@@ -97,10 +97,13 @@ def _reproduce(runs: dict[str, Finished]) -> str:
     return f"""<section id="reproduce">
 <h2>How to reproduce</h2>
 <pre>python -m experiments all</pre>
+<p>and, where a longer training would say more, at full length, which takes hours and replaces what is shown here:</p>
+<pre>python -m experiments all --full</pre>
 <p>or its parts, one by one:</p>
 <pre>python -m experiments run all --dtype both
 python -m experiments sorting
 python -m experiments decision
+python -m experiments worth
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench

@@ -5,11 +5,11 @@ from functools import partial
 from ..shared.application import Application, Cases
 from . import findings
 from .families import families
-from .training import QUICK, Settings, train_family
+from .training import FULL, QUICK, Settings, train_family
 
 
 def _cases(settings: Settings) -> Cases:
-    return {family.label: partial(train_family, settings, family.label) for family in families(settings.quick)}
+    return {family.label: partial(train_family, settings, family.label) for family in families(settings.extent)}
 
 
 WORTH = Application(
@@ -17,7 +17,8 @@ WORTH = Application(
     title="Where is it worth dropping the constraints?",
     settings=Settings(),
     quick=QUICK,
-    seconds=10.0,
+    full=FULL,
+    seconds=7.0,
     cases=_cases,
     keys=("family", "size", "regime", "seed", "method"),
     findings=findings,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from problems import Eigenvectors, EntropicSimplex, EqualityQP, OptimalTransport
 
 from ..shared.inputs import normal
 
+Extent = Literal["smallest", "some", "all"]
+EXTENTS: tuple[Extent, ...] = get_args(Extent)
 Map = Callable[[Tensor, Tensor], Tensor]  # of the solutions u, and of what it is applied to; (batch, m) like all others
 
 
@@ -59,21 +62,22 @@ class Family:
         return f"{self.name}, {self.size}"
 
 
-def families(quick: bool) -> Iterator[Family]:
-    """All of them; one small size of each if it is to be quick."""
-    for n in (10,) if quick else (10, 1000):
+def families(extent: Extent) -> Iterator[Family]:
+    """The smallest size of each, to see that it works; one that says something of each; or all sizes."""
+    which = EXTENTS.index(extent)
+    for n in ((10,), (1000,), (10, 1000))[which]:
         yield Family("sphere", f"n = {n}", SphereProjection(), (n,), curved=True)
-    for n in (10,) if quick else (10, 1000):
+    for n in ((10,), (1000,), (10, 1000))[which]:
         yield Family("softmax", f"n = {n}", EntropicSimplex(1.0), (n,))
-    for n, gamma in ((4, 10.0),) if quick else ((10, 1.0), (50, 1.0), (50, 10.0), (100, 1.0)):
+    for n, gamma in (((4, 10.0),), ((50, 1.0), (50, 10.0)), ((10, 1.0), (50, 1.0), (50, 10.0), (100, 1.0)))[which]:
         yield transport(n, gamma)
-    for n in (5,) if quick else (10, 50):
+    for n in ((5,), (50,), (10, 50))[which]:
         yield eigenvector(n)
-    for n in (3,) if quick else (3, 10):
+    for n in ((3,), (3,), (3, 10))[which]:
         yield rotation(n)
-    for m, p in ((6, 3),) if quick else ((60, 6), (60, 30), (60, 54)):
+    for m, p in (((6, 3),), ((60, 30),), ((60, 6), (60, 30), (60, 54)))[which]:
         yield from programs(m, p)
-    for steps in (4,) if quick else (10, 40):
+    for steps in ((4,), (10,), (10, 40))[which]:
         yield control(steps)
 
 

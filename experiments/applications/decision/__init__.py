@@ -4,7 +4,7 @@ from functools import partial
 
 from ...shared.application import Application, Cases
 from . import findings
-from .training import QUICK, Settings, train_seed
+from .training import FULL, QUICK, Settings, train_seed
 
 
 def _cases(settings: Settings) -> Cases:
@@ -16,6 +16,7 @@ DECISION = Application(
     title="Learning to allocate treatment",
     settings=Settings(),
     quick=QUICK,
+    full=FULL,
     seconds=13.0,
     cases=_cases,
     keys=("method", "seed"),

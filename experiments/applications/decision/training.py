@@ -45,6 +45,7 @@ class Settings:
     training_groups: int = 500
 
 
+FULL = Settings(seeds=10)
 QUICK = Settings(seeds=2, steps=2, every=1, batch=4, groups=10, training_groups=10)
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from ...shared.application import Application, Cases
 from . import findings
-from .training import QUICK, Settings, name_of, train_seed
+from .training import FULL, QUICK, Settings, name_of, train_seed
 
 
 def _cases(settings: Settings) -> Cases:
@@ -16,6 +16,7 @@ SORTING = Application(
     title="Learning to sort handwritten digits",
     settings=Settings(),
     quick=QUICK,
+    full=FULL,
     seconds=16.0,
     cases=_cases,
     keys=("n", "centred", "rule", "seed"),
