@@ -2,6 +2,6 @@
 
 Each room is a folder: ``paper`` (the eight panels), ``theory`` (propositions by simulation), ``compare`` (against
 independent layers), ``bench`` (speed), ``applications`` (sorting and deciding), ``worth`` (what approximations save and
-cost). All stand on ``shared``; ``report`` makes one page of what they have left; ``cli`` is the command line. Imports
-go from cli to report to rooms to shared.
+cost), ``certificate`` (proofs of descent). All stand on ``shared``; ``report`` makes one page of what they have left;
+``cli`` is the command line. Imports go from cli to report to rooms to shared.
 """

@@ -12,6 +12,7 @@ from .applications import distributed
 from .applications.decision import DECISION
 from .applications.sorting import SORTING
 from .bench import run as bench
+from .certificate import run as certificate
 from .compare import run as compare
 from .paper import run as paper
 from .paper import store
@@ -27,6 +28,7 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
     "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
+    "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
 }
@@ -35,6 +37,7 @@ ALL = {  # and what makes each of them quick
     "sorting": "--quick",
     "decision": "--quick",
     "worth": "--quick",
+    "certificate": "--quick",
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }

@@ -16,7 +16,11 @@ from .applications import DESCRIPTIONS, application_section
 from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
 
-TABLES = {"Comparison with independent layers": "compare", "Speed": "bench"}  # what other commands leave
+TABLES = {  # what other commands leave
+    "Does a proof of descent pay?": "certificate",
+    "Comparison with independent layers": "compare",
+    "Speed": "bench",
+}
 
 
 def write_page(out: Path) -> Path:
@@ -104,6 +108,7 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 python -m experiments sorting
 python -m experiments decision
 python -m experiments worth
+python -m experiments certificate
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench

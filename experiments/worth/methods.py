@@ -15,7 +15,6 @@ The solver is Sinkhorn's for transport, and a projected gradient method for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor
 from declarative import Rule
 from declarative.gradients import as_rule
 
+from ..shared.iteration import conjugate_gradients
 from .families import Elimination, Family, Iteration
 
 FEW, LAST = 3, 5
@@ -63,21 +63,6 @@ class FewSteps(Rule):
 
         s = conjugate_gradients(schur, of.rows(u, of.inverse(u, v)), self.steps)
         return of.inverse(u, v - of.columns(u, s)), torch.zeros_like(w)
-
-
-def conjugate_gradients(matrix: Callable[[Tensor], Tensor], right: Tensor, steps: int) -> Tensor:
-    """Some steps towards the solutions of semidefinite systems, (batch, p); a problem that is solved stays there."""
-    s, residual, direction = torch.zeros_like(right), right, right
-    squared = right.square().sum(-1, keepdim=True)
-    small = torch.finfo(right.dtype).eps ** 2 * squared
-    for _ in range(steps):
-        product = matrix(direction)
-        curvature = (direction * product).sum(-1, keepdim=True)
-        length = torch.where((squared > small) & (curvature > 0), squared / curvature, 0.0)
-        s, residual = s + length * direction, residual - length * product
-        before, squared = squared, residual.square().sum(-1, keepdim=True)
-        direction = residual + torch.where(before > small, squared / before, 0.0) * direction
-    return s
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     args = parse(["all", "--quick", "--out", str(tmp_path), "--workers", "1"])
     monkeypatch.setattr(cli, "build_parser", Parser)
     assert cli.run_all(args) == 1
-    assert events == ["6 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
+    assert events == ["7 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
     assert "index.html" in capsys.readouterr().out
     events.clear()
     args = parse(["all", "--full", "--out", str(tmp_path), "--workers", "1"])
