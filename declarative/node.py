@@ -60,6 +60,8 @@ class DeclarativeNode(nn.Module):
         equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution; or several, in a dict or a tuple, of
             any shapes, and the multipliers are nested like them.
         inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution; or several.
+        bounds: ``(lower, upper)`` on u: each a number, a tensor of u's shape (infinite entries mean no bound), None, or
+            a function of the inputs of one problem, in which it is then differentiable. Starts are moved inside.
         solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
             By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
         gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
@@ -107,6 +109,7 @@ class DeclarativeNode(nn.Module):
         equality: Function | None = None,
         inequality: Function | None = None,
         *,
+        bounds: object = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -118,7 +121,7 @@ class DeclarativeNode(nn.Module):
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        problem = make_problem(objective, equality, inequality)
+        problem = make_problem(objective, equality, inequality, bounds=bounds)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .bounds import Bounds
 from .forward import Call, Plan
 from .functions import UserFunction, layout_of
 from .inputs import Inputs, arrange
@@ -23,8 +24,8 @@ from .unknowns import Layout
 NAMES = ("objective", "equality", "inequality")
 
 
-def make_problem(*functions: Callable[..., Any] | None) -> Problem:
-    """The problem of an objective, equalities and inequalities.
+def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -> Problem:
+    """The problem of an objective, equalities, inequalities and bounds.
 
     Raises:
         TypeError: one of them cannot be called.
@@ -33,7 +34,10 @@ def make_problem(*functions: Callable[..., Any] | None) -> Problem:
         if not callable(function) and (function is not None or name == "objective"):
             raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
         refuse_unusual(name, function)
-    return Problem(*(_written(name, function) for name, function in zip(NAMES, functions, strict=True)))  # type: ignore[arg-type]
+    objective, equality, inequality = (
+        _written(name, function) for name, function in zip(NAMES, functions, strict=True)
+    )
+    return Problem(objective, equality, inequality, Bounds.of(bounds))  # type: ignore[arg-type]
 
 
 def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
@@ -84,10 +88,11 @@ def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Pla
     weights, tensors = take_weights(belonging)
     functions = functions_of(plan.problem)
     bound = {name: dataclasses.replace(f, layout=layout, weights=weights) for name, f in functions.items()}
-    recordings = plan.recordings
+    recordings, bounds = plan.recordings, plan.problem.bounds
+    bounds = None if bounds is None else bounds.bound(layout, len(inputs.xs))
     plan = dataclasses.replace(
         plan,
-        problem=dataclasses.replace(plan.problem, **bound),
+        problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
         start=_flat_starts(start, len(inputs.xs), layout),
         solver=_flat_solver(plan.solver, len(inputs.xs), layout),
         recordings=None if recordings is None else recordings.in_mode(weights.modes()),
@@ -133,12 +138,26 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     shapes = (*(x.shape if dim is None else x.shape[1:] for x, dim in pairs), solution.y.shape[1:])
     functions = functions_of(call.plan.problem)
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
-    nested: dict[str, Any] = {}
+    solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
         layout = function.layout if name == "objective" else function.layout_returned(shapes)
         if layout is not None and call.size:  # of no problems, nobody has asked for the constraints
             nested[fields[name]] = layout.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
+
+
+def _with_multipliers_of_bounds(call: Call, solution: Solution) -> tuple[Solution, dict[str, Any]]:
+    """The solution with the multipliers of inequalities proper, and those of bounds, in the shape of u or nested."""
+    y, rows = solution.y, solution.inequality_multipliers
+    bounds = call.problem(y.shape[1:], y.device).bounds
+    if bounds is None or not call.size:
+        return solution, {}
+    m = y[0].numel()
+    proper = rows.shape[-1] - bounds.count(m)
+    pair = bounds.multipliers(rows[:, proper:], m)
+    shaped = (nest_point(call.plan, one.view(y.shape)) for one in pair)
+    names = ("lower_multipliers", "upper_multipliers")
+    return dataclasses.replace(solution, inequality_multipliers=rows[:, :proper]), dict(zip(names, shaped, strict=True))
 
 
 def outline(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> Any:
