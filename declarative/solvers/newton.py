@@ -190,7 +190,8 @@ class _Loop:
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
         saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
-        if self._end(iteration, state, finite, solved, saddle):
+        last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
+        if self._end(iteration, last, finite, solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
             self.state = trial
