@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .functions import UserFunction, as_written, count_weights, layout_of
+from .functions import UserFunction, as_written, count_weights, has_objective, layout_of
 from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
@@ -21,6 +21,7 @@ from .remedies import (
     batched_start_message,
     captured_message,
     corners_message,
+    equations_message,
     explain,
     steps_message,
 )
@@ -62,6 +63,8 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
             )
         if name != "objective":
             counts[name] = math.prod(shape)
+    if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
+        raise ValueError(equations_message(counts["equality"], batch.m))
     return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
 
 

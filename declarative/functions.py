@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .modules import Weights, unbound
+from .torchside import flatten_tree
 from .unknowns import Layout, is_nested
 
 
@@ -50,6 +51,17 @@ class UserFunction:
     def layout_returned(self, shapes: Sequence[torch.Size]) -> Layout | None:
         """How the constraints are nested for arguments of these shapes; None: they are one vector."""
         return self.returned.get(tuple(shapes))
+
+
+def no_objective(*arguments: Any) -> Tensor:
+    """The objective of a node that solves equations: zero, whatever the unknowns are."""
+    parts, _, _ = flatten_tree(arguments[-1])
+    return 0.0 * torch.stack([part.sum() for part in parts]).sum()
+
+
+def has_objective(function: Callable[..., Any]) -> bool:
+    """Whether an objective is one that was given."""
+    return as_written(function) is not no_objective
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:

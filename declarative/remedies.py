@@ -113,6 +113,16 @@ def corners_message(corners: Sequence[str]) -> str:
     )
 
 
+def equations_message(count: int, unknowns: int) -> str:
+    """That equations without an objective do not determine a point."""
+    many = "of their squares, lambda x, u: h(x, u).square().sum()"
+    few = "that chooses among their solutions, lambda x, u: u.square().sum()"
+    return (
+        f"without an objective there must be as many equations as unknowns, but equality returns {count} value(s) for "
+        f"{unknowns} unknown(s). Give an objective {many if count > unknowns else few}."
+    )
+
+
 def batched_start_message(part: str, shape: tuple[int, ...], i: int) -> str:
     """That a start, or a part of one, is read as one point, but looks like one for each problem."""
     size, *one = shape
