@@ -108,8 +108,8 @@ def corners_message(corners: Sequence[str]) -> str:
         return ""
     return (
         f"The functions have corners or jumps ({', '.join(corners)}): a solution that sits on one cannot be reached by "
-        "slopes. State it with an extra unknown and inequalities: for |v|, minimise t with v - t <= 0 and -v - t <= 0; "
-        "for max(v), minimise t with v - t <= 0."
+        "slopes. State it with an extra unknown and inequalities, start={'u': ..., 't': ...}: for |v|, minimise t with "
+        "v - t <= 0 and -v - t <= 0; for max(v), minimise t with v - t <= 0."
     )
 
 
