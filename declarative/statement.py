@@ -163,7 +163,7 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     nested: dict[str, Any] = {}
     for name, function in functions.items():
         layout = function.layout if name == "objective" else function.layout_returned(shapes)
-        if layout is not None and call.size:  # of no problems, nobody has asked for the constraints
+        if layout is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
             nested[fields[name]] = layout.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
 
