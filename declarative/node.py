@@ -27,7 +27,7 @@ from .solution import Solution, SolverError
 from .solvers import Solver
 from .starts import Start, check_start, warm_start
 from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners, rule_for
-from .structure import Structure
+from .structure import Layouts, Structure
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 
@@ -61,6 +61,8 @@ class DeclarativeNode(nn.Module):
         equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution; or several, in a dict or a tuple, of
             any shapes, and the multipliers are nested like them.
         inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution; or several.
+        bounds: ``(lower, upper)`` on u: each a number, a tensor of u's shape (infinite entries mean no bound), None, or
+            a function of the inputs of one problem, in which it is then differentiable. Starts are moved inside.
         solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
             By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
         gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
@@ -81,7 +83,8 @@ class DeclarativeNode(nn.Module):
             operations every time. They are then traced in the first call of a shape and replayed after that, which
             saves most of Python's overhead. Tensors that they capture are read anew in every call; Python values
             (numbers, branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are
-            called.
+            called. ``"inductor"`` compiles what was recorded too, by torch's compiler: a shape then takes seconds to a
+            minute when it is first met (the result is kept on disk), and an iteration a fifth of its time after that.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -107,6 +110,7 @@ class DeclarativeNode(nn.Module):
         equality: Function | None = None,
         inequality: Function | None = None,
         *,
+        bounds: object = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -114,18 +118,19 @@ class DeclarativeNode(nn.Module):
         on_failure: Literal["raise", "mask"] = "raise",
         system: SystemBuilder | None = None,
         structure: Structure = "auto",
-        record: bool = False,
+        record: bool | Literal["inductor"] = False,
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        problem = make_problem(objective, equality, inequality)
+        problem = make_problem(objective, equality, inequality, bounds=bounds)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
         if not isinstance(structure, str) or structure not in get_args(Structure):
             names = ", ".join(map(repr, get_args(Structure)))
             raise ValueError(f"structure must be one of {names}, but is {structure!r}.")
-        require_flags(record=record)
+        if record != "inductor":
+            require_flags(record=record)
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         plan = Plan(
@@ -135,7 +140,8 @@ class DeclarativeNode(nn.Module):
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
             structure=structure,
-            recordings=Recordings() if record else None,
+            recordings=Recordings(record == "inductor") if record else None,
+            layouts=None if system is not None else Layouts(),
         )
         self._spec = Spec(plan, rule_for(problem, gradient), system)
         if system is not None and not callable(system):

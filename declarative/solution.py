@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Factorisation
 from .optimality import Assessment
 from .torchside import map_tensors
 
@@ -68,12 +67,13 @@ class Solution:
         multipliers: one per equality constraint, (batch, p); nested like what the function returns, if that is a dict
             or a tuple.
         inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive; likewise.
-        active: which constraints hold with equality, equalities first, (batch, p + q).
+        active: which constraints hold with equality: equalities, inequalities, lower and upper bounds, (batch, ...).
         codes: the statuses as integers, (batch,).
         iterations: of the forward solver; 0 for a closed form, (batch,).
         residual: the estimated distance to a solution, relative to the size of u, (batch,).
         byproduct: what a solver left for a structured linear system, (batch, ...); most leave nothing.
         objective: f(x, y), (batch,).
+        lower_multipliers, upper_multipliers: of bounds, in the shape of u, not negative; None without bounds.
         messages: the solver's own words on each problem, often empty.
 
     Example:
@@ -96,6 +96,8 @@ class Solution:
     residual: Tensor
     byproduct: Tensor
     objective: Tensor = field(default_factory=lambda: torch.empty(0))
+    lower_multipliers: Any = None
+    upper_multipliers: Any = None
     messages: tuple[str, ...] = ()
 
     @property
@@ -160,7 +162,7 @@ class RawSolution:
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
     byproduct: Tensor | None = None  # (batch, ...), what a structured system can use again
-    factors: Factorisation | None = None  # of the full system, for all problems, if the solver has come by them
+    factors: object | None = None  # for all problems, what a structured system can use again
     assessment: Assessment | None = None  # of these very points, if it has been made
 
     @classmethod
@@ -206,10 +208,7 @@ class RawSolution:
         messages = tuple(self.messages[row] for row in rows.tolist())
         byproduct = None if self.byproduct is None else self.byproduct[rows]
         multipliers = None if self.multipliers is None else self.multipliers[rows]
-        factors = None if self.factors is None else self.factors.take(rows)
-        return RawSolution(
-            self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct, factors
-        )
+        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct)
 
     def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
         """The same with the problems at these indices replaced; what is not known of both is forgotten."""

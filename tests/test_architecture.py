@@ -13,6 +13,7 @@ ROOMS = [
     "declarative.table",
     "declarative.torchside",
     "declarative.unknowns",
+    "declarative.bounds",
     "declarative.modules",
     "declarative.functions",
     "declarative.linear",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..applications.application import Application, Record
 from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
 from ..applications.decision.data import SPLIT as PATIENTS
@@ -11,7 +10,13 @@ from ..applications.sorting import SORTING
 from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE
 from ..applications.sorting.training import UNROLLED
+from ..shared.application import Application, Record
+from ..worth import WORTH
+from ..worth.methods import FEW, LAST
+from ..worth.training import LEARNING_RATE, REGIMES
 from .page import bullets, table, themed, warnings_list
+
+CAN, CANNOT = REGIMES
 
 
 def application_section(application: Application, record: Record | None) -> str:
@@ -66,4 +71,21 @@ seeds, each with its own split. Times are seconds of the processor, on one threa
 backward.</p>"""
 
 
-DESCRIPTIONS = {SORTING: _describe_sorting, DECISION: _describe_decision}
+def _describe_worth(settings: Record) -> str:
+    return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
+target, entry by entry with random weights. Data of dimension {REGIMES[CAN]} can meet the {settings["batch"]} targets,
+those of dimension {REGIMES[CANNOT]} cannot. The exact gradient trains for {settings["steps"]} steps or
+{settings["seconds"]:g} seconds of the processor, and every other method for exactly as long, in turns, from the same
+weights, with Adam at {LEARNING_RATE:g}; {settings["seeds"]} seeds. <i>unconstrained</i> is the paper's approximation,
+<i>curvature</i> keeps that of the constraints, <i>identity</i> is Jacobian-free, <i>{FEW} CG steps</i> is the exact
+gradient with its linear system left after so many steps of conjugate gradients, <i>one step</i> and <i>{LAST}
+steps</i> differentiate the last iterations of a solver alone (of Sinkhorn's, or of a projected gradient method). A
+<i>QP by a map</i> has a forward pass that is one product of matrices.</p>
+<p>Why an approximation can be better than the truth: the derivative of a solution is an inverse Hessian, restricted
+to the constraints. The exact gradient of a squared distance goes through it a second time, which squares its
+condition number; a gradient that leaves it out goes through it once. While targets can be met, that is all that
+counts, and for softmax with equal weights it is the gradient of the cross-entropy. Where they cannot, a wrong
+gradient ends at a wrong point.</p>"""
+
+
+DESCRIPTIONS = {SORTING: _describe_sorting, DECISION: _describe_decision, WORTH: _describe_worth}

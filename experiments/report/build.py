@@ -16,7 +16,11 @@ from .applications import DESCRIPTIONS, application_section
 from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
 
-TABLES = {"Comparison with independent layers": "compare", "Speed": "bench"}  # what other commands leave
+TABLES = {  # what other commands leave
+    "Does a proof of descent pay?": "certificate",
+    "Comparison with independent layers": "compare",
+    "Speed": "bench",
+}
 
 
 def write_page(out: Path) -> Path:
@@ -97,10 +101,14 @@ def _reproduce(runs: dict[str, Finished]) -> str:
     return f"""<section id="reproduce">
 <h2>How to reproduce</h2>
 <pre>python -m experiments all</pre>
+<p>and, where a longer training would say more, at full length, which takes hours and replaces what is shown here:</p>
+<pre>python -m experiments all --full</pre>
 <p>or its parts, one by one:</p>
 <pre>python -m experiments run all --dtype both
 python -m experiments sorting
 python -m experiments decision
+python -m experiments worth
+python -m experiments certificate
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench

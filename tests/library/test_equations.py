@@ -103,6 +103,8 @@ def test_without_an_objective_there_are_equations_alone():
         DeclarativeNode(None, start=2)
     with pytest.raises(ValueError, match="no room for inequalities"):
         DeclarativeNode(None, cubic, lambda _, u: -u, start=2)
+    with pytest.raises(ValueError, match="no room for inequalities and bounds"):
+        DeclarativeNode(None, cubic, bounds=(0, None), start=2)
     for rule in ("unconstrained", "curvature", "identity", Adaptive()):
         with pytest.raises(ValueError, match="only the exact gradient"):
             DeclarativeNode(None, cubic, start=2, gradient=rule)

@@ -21,8 +21,10 @@ from .compression import HessianCompression, JacobianCompression, compress_hessi
 from .dependence import NoPattern
 from .entries import Entries
 from .kkt import Factorisation, Solved, SparseKKT
+from .layout import SparseLayout
 from .pattern import Pattern, find_pattern, pattern_of_slope
 from .symbolic import Symbolic, analyse
+from .system import SparseSystem
 
 __all__ = [
     "Entries",
@@ -33,6 +35,8 @@ __all__ = [
     "Pattern",
     "Solved",
     "SparseKKT",
+    "SparseLayout",
+    "SparseSystem",
     "Symbolic",
     "analyse",
     "compress_hessian",

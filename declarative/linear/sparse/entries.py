@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..layout import Form, SymmetricForm
+
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
+class Entries(Form):
     """Positions in a matrix, in the order of its rows, each at most once.
 
     Example:
@@ -102,6 +104,38 @@ class Entries:
         above = torch.where(rows == columns, 0.0, values) * vectors.index_select(1, rows)
         return self.multiply(values, vectors).index_add(1, columns, above)
 
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.index_select(1, self.index(values.device)[0])
+
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.index_select(1, self.index(values.device)[1])
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        result = values.new_zeros(len(values), self.shape[0])
+        return result.index_add(1, rows, torch.where(rows == columns, values, 0.0))
+
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        share = torch.where(values == 0, 0.0, values.abs() / sizes.index_select(1, columns))
+        result = values.new_zeros(len(values), self.shape[0])
+        return result.scatter_reduce(1, rows.expand_as(share), share, "amax")
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        change = (sizes.index_select(1, rows) / values.abs()).nan_to_num(torch.inf)
+        result = values.new_full((len(values), self.shape[1]), torch.inf)
+        return result.scatter_reduce(1, columns.expand_as(change), change, "amin")
+
+    def row_lengths(self, values: Tensor) -> Tensor:
+        rows, _ = self.index(values.device)
+        return torch.sqrt(values.new_zeros(len(values), self.shape[0]).index_add(1, rows, values.square()))
+
+    @cached_property
+    def flipped(self) -> Entries:
+        """The same values as entries of the transposed matrix; not in its order."""
+        return Entries(self.columns, self.rows, (self.shape[1], self.shape[0]))
+
     def transposed(self) -> Entries:
         """Those of the transposed matrix, in its own order (see :meth:`turned` for the values)."""
         order = self.turned
@@ -117,3 +151,20 @@ class Entries:
         rows, columns = self.index(values.device)
         result = values.new_zeros(len(values), self.shape[1])
         return result.index_add(1, columns, values * vectors.index_select(1, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class LowerTriangle(SymmetricForm):
+    """A symmetric matrix, by the entries on and below its diagonal."""
+
+    entries: Entries
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return self.entries.multiply_symmetric(values, vectors)
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        return self.entries.diagonal(values)
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        entries = self.entries
+        return torch.minimum(entries.least_change(values, sizes), entries.flipped.least_change(values, sizes))

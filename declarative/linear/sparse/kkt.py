@@ -21,6 +21,7 @@ from torch import Tensor
 
 from . import levels
 from .dependence import NoPattern
+from .entries import LowerTriangle
 from .pattern import Pattern
 from .symbolic import Preference, Symbolic, analyse
 
@@ -102,6 +103,11 @@ class SparseKKT:
     def m(self) -> int:
         """The number of unknowns."""
         return self.symbolic.pattern.hessian.shape[0]
+
+    @cached_property
+    def hessian_form(self) -> LowerTriangle:
+        """How H is stored."""
+        return LowerTriangle(self.symbolic.pattern.hessian)
 
     @property
     def k(self) -> int:
@@ -190,16 +196,23 @@ class Factorisation:
         counts: Tensor = self.factor.counts().to(self.like.device)
         return counts
 
-    def solve(self, r: Tensor, t: Tensor) -> Solved:  # (batch, m), (batch, k), or (batch, m, count), (batch, k, count)
-        """Solve for one right-hand side, or for several."""
-        single = r.dim() == 2
-        right = torch.cat([r, t], 1).detach().double()
+    def solve(self, r: Tensor, t: Tensor, rescue: bool = True) -> Solved:  # (batch, m), (batch, k)
+        """Solve for one right-hand side, or for several: (batch, m, count), (batch, k, count).
+
+        Where the order of pivots does not suit the values of a problem, ``rescue`` finds another one for it.
+        """
+        x, error = self.solve_stacked(torch.cat([r, t], 1), rescue)
+        return Solved(x[:, : self.kkt.m], x[:, self.kkt.m :], error)
+
+    def solve_stacked(self, right: Tensor, rescue: bool = True) -> tuple[Tensor, Tensor]:
+        """The same for [r; t]: [z; s] and the error."""
+        single = right.dim() == 2
+        right = right.detach().double()
         right = (right.unsqueeze(-1) if single else right).to(self.parts[0].device).contiguous()
         x, error = self.factor.solve(right)
-        for problem in (error > LOST).nonzero().flatten().tolist():
+        for problem in (error > LOST).nonzero().flatten().tolist() if rescue else ():
             self._rescue(problem, right, x, error)
-        x = (x.squeeze(-1) if single else x).to(self.like)
-        return Solved(x[:, : self.kkt.m], x[:, self.kkt.m :], error.to(self.like))
+        return (x.squeeze(-1) if single else x).to(self.like), error.to(self.like)
 
     def _rescue(self, problem: int, right: Tensor, x: Tensor, error: Tensor) -> None:
         """Solve one problem with an order made for its own values, in place, if that is any better."""

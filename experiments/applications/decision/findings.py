@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ...shared.application import Record
 from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
-from ..application import Record
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
 from .training import MORE, RULES, SAME, TWO_STAGE
 
