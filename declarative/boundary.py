@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .functions import UserFunction, as_written, count_weights, layout_of
+from .functions import UserFunction, as_written, count_weights, has_objective, layout_of
 from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
@@ -22,6 +22,7 @@ from .remedies import (
     batched_start_message,
     captured_message,
     corners_message,
+    equations_message,
     explain,
     steps_message,
 )
@@ -63,6 +64,8 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
             )
         if name != "objective":
             counts[name] = math.prod(shape)
+    if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
+        raise ValueError(equations_message(counts["equality"], batch.m))
     if gradients and batch.problem.bounds is not None:
         _refuse_captured_bounds(batch, batch.problem.bounds, u)
     return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"] + batch.bounds)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import UserFunction, layout_of
+from .functions import UserFunction, has_objective, layout_of, no_objective
+from .gradients import Exact, Rule, as_rule
 from .inputs import Inputs, arrange
 from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
 from .problem import Problem
@@ -25,19 +26,28 @@ NAMES = ("objective", "equality", "inequality")
 
 
 def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -> Problem:
-    """The problem of an objective, equalities, inequalities and bounds.
+    """The problem of an objective, equalities, inequalities and bounds; without an objective, of equations.
 
     Raises:
         TypeError: one of them cannot be called.
+        ValueError: without an objective there are no equalities, or there are inequalities.
     """
     for name, function in zip(NAMES, functions, strict=True):
-        if not callable(function) and (function is not None or name == "objective"):
+        if not callable(function) and function is not None:
             raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
         refuse_unusual(name, function)
-    objective, equality, inequality = (
-        _written(name, function) for name, function in zip(NAMES, functions, strict=True)
-    )
-    return Problem(objective, equality, inequality, Bounds.of(bounds))  # type: ignore[arg-type]
+    objective, equality, inequality = functions
+    if objective is None and equality is None:
+        raise ValueError("objective is None: a node without an objective solves equations, equality(*xs, u) = 0.")
+    if objective is None and (inequality is not None or bounds is not None):
+        raise ValueError(
+            "objective is None: a node without an objective solves as many equations as there are unknowns, which "
+            "leaves no room for inequalities and bounds. Give an objective that chooses among the points that satisfy "
+            "them."
+        )
+    given = (no_objective if objective is None else objective, equality, inequality)
+    first, second, third = (_written(name, function) for name, function in zip(NAMES, given, strict=True))
+    return Problem(first, second, third, Bounds.of(bounds))  # type: ignore[arg-type]
 
 
 def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
@@ -72,10 +82,26 @@ def as_solver(solver: str | Solver | Callable[..., Any] | None) -> Solver:
     raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
 
 
+def rule_for(problem: Problem, gradient: str | Rule) -> Rule:
+    """The gradient rule of this name, or the rule itself.
+
+    Raises:
+        ValueError: it approximates, where there are equations alone and nothing would be left.
+    """
+    rule = as_rule(gradient)
+    if not has_objective(problem.objective) and not isinstance(rule, Exact):
+        raise ValueError(
+            f"gradient is {type(rule).__name__}, but without an objective there is only the exact gradient: what the "
+            "approximations keep is the curvature of the objective."
+        )
+    return rule
+
+
 def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[str, nn.Module]:
     """The modules that functions belong to, by the names of the functions; those that the node contains first."""
     found = {name: owner_of(function.written) for name, function in functions_of(problem).items()}
-    return {name: contained.get(name) or owner for name, owner in found.items() if owner is not None}
+    inside = {name: module for name, module in contained.items() if module is not None}
+    return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
 
 
 def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
@@ -141,7 +167,7 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
         layout = function.layout if name == "objective" else function.layout_returned(shapes)
-        if layout is not None and call.size:  # of no problems, nobody has asked for the constraints
+        if layout is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
             nested[fields[name]] = layout.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
 
