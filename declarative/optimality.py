@@ -146,7 +146,7 @@ def assess(
         look.weak,
         stationarity,
         violation,
-        residual=torch.where(u.isfinite().all(-1), distance.nan_to_num(torch.inf), torch.inf),
+        residual=torch.where(u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf),
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,

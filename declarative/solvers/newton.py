@@ -499,7 +499,7 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
 
 def _weight_unit(model: Model) -> Tensor:  # (batch,)
     """A weight of A'A that is worth as much as H."""
-    size = model.hessian.abs().flatten(1).amax(-1).clamp(min=1e-8)
+    size = largest(model.hessian.abs().flatten(1)).clamp(min=1e-8)
     if not model.p:
         return torch.zeros_like(size)
     equality = (torch.arange(model.y.shape[-1], device=size.device) < model.p).to(size.dtype).expand_as(model.y)
