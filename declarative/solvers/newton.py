@@ -54,6 +54,7 @@ from .newton_step import (
     residual_of,
     room,
     scaled_values,
+    turned_hessian,
     values_at,
     widened,
 )
@@ -64,9 +65,12 @@ BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
+FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+REACH = 10.0  # sizes of u: no step along a direction of negative curvature is longer
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
@@ -192,7 +196,10 @@ class _Loop:
         model, state, factors, trial, flags = self._iterate()
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
+        doubtful = solved & (self.record.nudges < NUDGES)
+        if bool(doubtful.any()):
+            doubtful = doubtful & (self.record.shifted | ~factored | _is_faint(factors))
+        saddle = self._saddle(model, state, doubtful)
         ended = self._end(iteration, state, factors, finite, solved, saddle)
         if ended:
             return True
@@ -298,9 +305,9 @@ class _Loop:
         restoring = wanted & ~record.goal.isinf()
         stepping = wanted & ~restoring
         model = _finite_model(model)
-        state, factors, damped = _regularised(model, state, stepping)
+        state, factors, damped = _regularised(model, state, stepping, REACH * self._reach(state))
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = self._saddle(model, stepping & self._is_stationary(model) & (state.shift > 0))
+        saddle = self._saddle(model, state, stepping & self._is_stationary(model) & (state.shift > 0))
         result, accepted = self._search(model, state, factors, stepping & ~saddle)
         if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
             result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
@@ -324,11 +331,41 @@ class _Loop:
             return self._restore(model, result, record, restoring)
         return result, record
 
-    def _saddle(self, model: Model, suspected: Tensor) -> Tensor:
-        """Which of the suspected points have a direction of negative curvature; a flat one is no reason to leave."""
+    def _saddle(self, model: Model, state: State, suspected: Tensor) -> Tensor:
+        """Which of the suspected points curve down somewhere, or fall along the direction that curves least."""
         if not bool(suspected.any()):
             return suspected
-        return suspected & (least_curvature(_finite_model(model))[0] < -CURVED)
+        model = _finite_model(model)
+        curvature, direction = least_curvature(model)
+        here = self._height(model, state.u)
+        rounding = 100 * torch.finfo(here.dtype).eps * (model.objective.abs() + here.abs())
+        falls = self._lowest_along(model, state, direction)[1] < here - rounding
+        return suspected & ((curvature < -CURVED) | (falls & (curvature < FAINT)))
+
+    def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)
+        """The objective with violations weighted more than their multipliers: it is least at minima."""
+        objective, values = values_at(self.batch, self.scales, u)
+        missed = torch.cat([values[:, : model.p].abs(), values[:, model.p :].clamp(min=0.0)], -1)
+        height = objective + torch.maximum(10 * missed, 2 * model.y.abs() * missed).sum(-1)
+        inside = (values[:, model.p :] <= 10 * self.tolerances[0]).all(-1)
+        return torch.where(inside & height.isfinite(), height, torch.inf)
+
+    def _reach(self, state: State) -> Tensor:  # (batch,)
+        """The size of u, or of the way that it has come."""
+        return or_one(largest(torch.maximum(state.u.abs(), (state.u - self.scales.start).abs())))
+
+    def _lowest_along(self, model: Model, state: State, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """The lowest of a few points to both sides along a direction, and its height."""
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
+        unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
+        best, lowest = state.u + 1e-2 * unit, torch.full_like(state.barrier, torch.inf)
+        for length in PROBES:
+            place = state.u + length * unit
+            height = self._height(model, place)
+            lower = height < lowest
+            best = torch.where(lower.unsqueeze(-1), place, best)
+            lowest = torch.where(lower, height, lowest)
+        return best, lowest
 
     def _is_stationary(self, model: Model) -> Tensor:
         feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
@@ -369,20 +406,8 @@ class _Loop:
         return result, accepted
 
     def _leave_saddle(self, model: Model, state: State) -> State:
-        """A step along the most negative curvature that the equalities leave free, to the side that is lower."""
-        p = model.p
-        direction = least_curvature(model)[1]
-        reach = torch.maximum(state.u.abs(), (state.u - self.scales.start).abs()).amax(-1, keepdim=True)
-        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * or_one(reach)
-        unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
-        best, lowest = state.u + 1e-2 * unit, torch.full_like(state.barrier, torch.inf)
-        for length in (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3):
-            place = state.u + length * unit
-            objective, values = values_at(self.batch, self.scales, place)
-            height = objective + 10 * torch.cat([values[:, :p].abs(), values[:, p:].clamp(min=0.0)], -1).sum(-1)
-            lower = height < lowest
-            best = torch.where(lower.unsqueeze(-1), place, best)
-            lowest = torch.where(lower, height, lowest)
+        """A step along the least curvature that the constraints leave free, to the side that is lower."""
+        best, _ = self._lowest_along(model, state, least_curvature(model)[1])
         # Multipliers and slacks belong to the saddle point: far from the end, the barrier is to keep away from corners.
         barrier = state.barrier.clamp(min=LEFT_BARRIER)
         fresh = torch.full_like(state.filter, torch.inf)
@@ -467,6 +492,12 @@ def _estimated(scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Te
     return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)
 
 
+def _is_faint(factors: Factors) -> Tensor:  # (batch,)
+    """Which Hessians are nearly singular, by their Cholesky factors."""
+    pivots = torch.diagonal(factors.whole, dim1=-2, dim2=-1).square()
+    return (pivots < FAINT * factors.whole.square().sum(-1)).any(-1)
+
+
 def _finite_model(model: Model) -> Model:
     """The model with problems that are not finite blanked out: they have ended, and must not stop others."""
     finite = model.finite()
@@ -477,7 +508,7 @@ def _finite_model(model: Model) -> Model:
     return model.where(finite, Model(**{**blank, **ones}))
 
 
-def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Factors, Tensor]:
+def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> tuple[State, Factors, Tensor]:
     """The least regularisation, by powers, with which a step leads towards a minimum; the factors; which are damped."""
     rows = model.jacobian[:, : model.p]
     size = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1)).clamp(min=1e-8)
@@ -486,9 +517,10 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Fac
     damping = torch.zeros_like(shift)
     factors = factorise(model, shift, weight, damping)
     if bool((wanted & ~factors.good).any()):
-        # Twice the most negative curvature turns its sign: the step along that direction has the length of Newton's.
-        needed = (-2 * least_curvature(model)[0]).clamp(min=0.0)
-        shift = torch.where(wanted & ~factors.good, torch.maximum(shift, needed), shift)
+        bad = wanted & ~factors.good
+        turned = turned_hessian(model, state.barrier, reach)
+        model = dataclasses.replace(model, hessian=torch.where(bad[:, None, None], turned, model.hessian))
+        shift = torch.where(bad, shift.clamp(min=TINY_SHIFT), shift)
         factors = factorise(model, shift, weight, damping)
     for attempt in range(TRIES):
         bad = wanted & ~factors.good

@@ -224,7 +224,31 @@ def _cholesky(matrix: Tensor) -> Pair:
 
 
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
-    """The least curvature along the equalities, barrier included, relative to the size of H; and its direction.
+    """The least curvature along the constraints, relative to the size of H; and its direction."""
+    values, vectors, size = spectrum(model)
+    return values[:, 0], vectors[..., 0] * size
+
+
+def turned_hessian(model: Model, barrier: Tensor, reach: Tensor) -> Tensor:  # (batch, m, m)
+    """H with curvature along the constraints turned positive, at least such that a step stays within reach.
+
+    Along an eigenvector with curvature c < 0 the step is that of |c|: downhill, with the length of Newton's method.
+    """
+    values, vectors, size = spectrum(model)
+    p = model.p
+    y, s, pull = model.y[:, p:], model.s, model.jacobian[:, p:]
+    slope = model.slope()
+    if s.shape[-1]:
+        slope = slope + times(pull.mT, (y * model.values[:, p:] + barrier.unsqueeze(-1)) / s)
+    along = times(vectors.mT, slope * size).abs()
+    longest = (vectors * size.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
+    wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
+    back = vectors / size.unsqueeze(-1)
+    return model.hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
+
+
+def spectrum(model: Model) -> tuple[Tensor, Tensor, Tensor]:  # (batch, m), (batch, m, m), (batch, m)
+    """Curvatures along the constraints, relative to the size of H, their directions, and the units of u in these.
 
     Inequalities with hardly any room are so stiff by their barrier that they count as equalities.
     """
@@ -243,7 +267,7 @@ def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
         free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
         matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
     values, vectors = torch.linalg.eigh(matrix)
-    return values[:, 0], vectors[..., 0] * size
+    return values, vectors, size
 
 
 def diagonal_size(model: Model) -> Tensor:  # (batch, m)
