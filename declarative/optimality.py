@@ -350,14 +350,17 @@ def _falls(
         return objective - (held * values).sum(-1)
 
     middle = lagrangian(here)
-    fallen = torch.zeros_like(problems, dtype=torch.bool)
+    fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
     for length in PROBE_LENGTHS:
         sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
         change = (sides - middle).nan_to_num(torch.inf)
         size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
         small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
-        fallen = fallen | (change < -small).any(0) | one_sided
+        # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
+        fallen = fallen | ((change < -torch.maximum(small, noise)).any(0) & (length > PROBE_LENGTHS[0])) | one_sided
+        if length == PROBE_LENGTHS[0]:
+            noise = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
     return fallen
 
 

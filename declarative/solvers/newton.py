@@ -64,13 +64,13 @@ RUNNING = -1
 BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
-PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
-REACH = 10.0  # sizes of u: no step along a direction of negative curvature is longer
+REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
@@ -436,7 +436,7 @@ class _Loop:
         pushed = stuck & (record.nudges < PUSHES)
         if bool(pushed.any()):
             push = PUSH * 10.0 ** record.nudges.to(best.dtype).unsqueeze(-1) * irregular(best, 0.8)
-            place = best + push * or_one(best.abs().amax(-1, keepdim=True))
+            place = best + push * self._reach(state).unsqueeze(-1)
             pushed = pushed & model_at(self.batch, self.scales, place, state.s, state.y).finite()
             best = torch.where(pushed.unsqueeze(-1), place, best)
         enough = restoring & ((least.sqrt() <= 0.5 * total.sqrt()) | (least <= self.tolerances[0] ** 2)) | pushed

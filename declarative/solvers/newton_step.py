@@ -19,6 +19,7 @@ from ..problem import Batch
 
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
+NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
@@ -243,6 +244,7 @@ def turned_hessian(model: Model, barrier: Tensor, reach: Tensor) -> Tensor:  # (
     along = times(vectors.mT, slope * size).abs()
     longest = (vectors * size.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
     wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
+    wanted = torch.maximum(wanted, NOTHING * values.abs().amax(-1, keepdim=True))  # what is less is rounding
     back = vectors / size.unsqueeze(-1)
     return model.hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
 
