@@ -70,7 +70,9 @@ FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat dire
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+STRAY = 1e-2  # a larger violation
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
+CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
@@ -172,6 +174,7 @@ class _Record(Rows):
     nudges: Tensor
     goal: Tensor  # the violation that is to be reached before Newton steps are taken again; infinite where they are
     shifted: Tensor  # whether the last factors needed a regularisation
+    close: Tensor  # how often it has been close to a solution, without a good step from there
 
 
 class _Loop:
@@ -185,7 +188,8 @@ class _Loop:
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
-        self.record = _Record(none + RUNNING, none, none, none, torch.full_like(state.barrier, torch.inf), none.bool())
+        forever = torch.full_like(state.barrier, torch.inf)
+        self.record = _Record(none + RUNNING, none, none, none, forever, none.bool(), none)
         self.rows = torch.arange(batch.size, device=state.u.device)
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
         self.done, self.done_record = state, self.record
@@ -328,8 +332,18 @@ class _Loop:
         record = dataclasses.replace(record, failures=failures, goal=goal)
         restoring = restoring | lost
         if bool(restoring.any()):
-            return self._restore(model, result, record, restoring)
-        return result, record
+            result, record = self._restore(model, result, record, restoring)
+        return self._content(model, state, result, record, stepping & (damped | refused))
+
+    def _content(
+        self, model: Model, before: State, state: State, record: _Record, in_vain: Tensor
+    ) -> tuple[State, _Record]:
+        """Problems that have been close to a solution often enough, without a good step, stay there."""
+        close = in_vain & self._is_stationary(model, CLOSE)
+        record = dataclasses.replace(record, close=record.close + close)
+        content = close & (record.close > CLOSE_ENOUGH)
+        failures = torch.where(content, FAILURES + 1, record.failures)
+        return before.where(content, state), dataclasses.replace(record, failures=failures)
 
     def _saddle(self, model: Model, state: State, suspected: Tensor) -> Tensor:
         """Which of the suspected points curve down somewhere, or fall along the direction that curves least."""
@@ -367,9 +381,9 @@ class _Loop:
             lowest = torch.where(lower, height, lowest)
         return best, lowest
 
-    def _is_stationary(self, model: Model) -> Tensor:
-        feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
-        return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.gap(self.state.u) <= 1e-6)
+    def _is_stationary(self, model: Model, factor: float = 10.0) -> Tensor:
+        feasible = largest(model.violated().abs()) <= self.tolerances[0] * factor
+        return feasible & (model.stationarity() <= self.tolerances[1] * factor) & (model.gap(self.state.u) <= 1e-6)
 
     def _search(self, model: Model, state: State, factors: Factors, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
@@ -518,9 +532,12 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
     factors = factorise(model, shift, weight, damping)
     if bool((wanted & ~factors.good).any()):
         bad = wanted & ~factors.good
+        astray = bad & (largest(model.violated().abs()) > STRAY)
+        needed = torch.where(astray, -2 * least_curvature(model)[0], 0.0).clamp(min=TINY_SHIFT)
+        shift = torch.where(bad, torch.maximum(shift, needed), shift)
         turned = turned_hessian(model, state.barrier, reach)
+        bad = bad & ~astray
         model = dataclasses.replace(model, hessian=torch.where(bad[:, None, None], turned, model.hessian))
-        shift = torch.where(bad, shift.clamp(min=TINY_SHIFT), shift)
         factors = factorise(model, shift, weight, damping)
     for attempt in range(TRIES):
         bad = wanted & ~factors.good
