@@ -78,6 +78,7 @@ FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagona
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
+WILD = 10.0  # times what they were: multipliers after a damped step that mean nothing
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
 
@@ -313,8 +314,9 @@ class _Loop:
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
         saddle = self._saddle(model, state, stepping & self._is_stationary(model) & (state.shift > 0))
         result, accepted = self._search(model, state, factors, stepping & ~saddle)
-        if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
-            result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
+        wild = damped & accepted & (largest(result.y.abs()) > WILD * largest(state.y.abs()).clamp(min=1.0))
+        if bool(wild.any()):  # equalities that contradict each other, slightly, say nothing about the multipliers
+            result = self._afresh(result, result.u, result.s).where(wild, result)
         if bool(saddle.any()):
             result = self._leave_saddle(model, state).where(saddle, result)
             record = dataclasses.replace(record, nudges=record.nudges + saddle)
