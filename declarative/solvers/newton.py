@@ -34,6 +34,7 @@ from .base import Solver
 from .compaction import compacted
 from .newton_step import (
     FILTER,
+    NOTHING,
     Factors,
     KktFactors,
     Model,
@@ -70,11 +71,11 @@ FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat dire
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
-STRAY = 1e-2  # a larger violation
+STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
+FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; factors of change, the last one at most
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
@@ -153,7 +154,7 @@ def _iteration(
     theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
     good, by_objective = acceptable(state, model, step, length, theta, phi)
     trial = remembered(trial, model, good & ~by_objective)
-    shift = LESS_SHIFT * trial.shift
+    shift = trial.shift * trial.shift.clamp(max=LESS_SHIFT)
     trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
     solved = (
         (largest(model.violated().abs()) <= tolerances[0])
@@ -533,13 +534,15 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
     damping = torch.zeros_like(shift)
     factors = factorise(model, shift, weight, damping)
     if bool((wanted & ~factors.good).any()):
-        bad = wanted & ~factors.good
-        astray = bad & (largest(model.violated().abs()) > STRAY)
-        needed = torch.where(astray, -2 * least_curvature(model)[0], 0.0).clamp(min=TINY_SHIFT)
-        shift = torch.where(bad, torch.maximum(shift, needed), shift)
+        # Where all curvature along the constraints is positive, a larger weight is all that is missing.
+        curvature = least_curvature(model)[0]
+        down = wanted & ~factors.good & (curvature <= NOTHING)
+        # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
+        astray = down & (largest(model.violated().abs()) > STRAY)
+        needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
+        shift = torch.where(down, torch.maximum(shift, needed), shift)
         turned = turned_hessian(model, state.barrier, reach)
-        bad = bad & ~astray
-        model = dataclasses.replace(model, hessian=torch.where(bad[:, None, None], turned, model.hessian))
+        model = dataclasses.replace(model, hessian=torch.where((down & ~astray)[:, None, None], turned, model.hessian))
         factors = factorise(model, shift, weight, damping)
     for attempt in range(TRIES):
         bad = wanted & ~factors.good
