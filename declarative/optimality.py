@@ -261,7 +261,9 @@ class _Terms:
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
         bend = self.system.diagonal_entries().abs()
         size = torch.where(bend > 0, self.force / torch.where(bend > 0, bend, 1.0), self.longest)
-        far = torch.where(self.longest > 0, FURTHEST * self.longest, torch.inf)  # curvature may cancel to next to nothing
+        far = torch.where(
+            self.longest > 0, FURTHEST * self.longest, torch.inf
+        )  # curvature may cancel to next to nothing
         return times(self.jacobian.abs(), torch.maximum(self.u.abs(), torch.minimum(size, far)))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
@@ -383,11 +385,11 @@ class _Follower:
         self.batch, self.active = batch, active
         unit = or_one(here.abs())
         rows = torch.where(active.unsqueeze(-1), jacobian * unit.unsqueeze(-2), 0.0).nan_to_num(0.0, 0.0, 0.0)
-        self.back = torch.linalg.pinv(rows) * unit.unsqueeze(-1) if rows.shape[1] else None
+        self.back = torch.linalg.pinv(rows) * unit.unsqueeze(-1)
 
     def __call__(self, point: Tensor) -> Tensor:
         """The point next to this one where the constraints hold that held before."""
-        for _ in range(CHORDS if self.back is not None else 0):
+        for _ in range(CHORDS if self.active.shape[1] else 0):
             missed = torch.where(self.active, self.batch.values(point)[1], 0.0).nan_to_num(0.0, 0.0, 0.0)
             point = point - times(self.back, missed)
         return point

@@ -43,7 +43,6 @@ from .newton_step import (
     State,
     Step,
     acceptable,
-    diagonal_size,
     factorise,
     least_curvature,
     lowered_barrier,
@@ -75,7 +74,11 @@ STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; factors of change, the last one at most
+FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = (
+    1e-4,
+    8.0,
+    0.1,
+)  # of the Hessian's diagonal; factors of change, the last one at most
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
@@ -105,7 +108,7 @@ class Newton(Solver):
         tensor([1.0000, 1.0000])
     """
 
-    max_iterations: int = 200
+    max_iterations: int = 300
     stationarity_tolerance: float | None = None
     feasibility_tolerance: float | None = None
     complementarity_tolerance: float | None = None
