@@ -499,7 +499,8 @@ def _falls(
         followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
         fallen = fallen | ((falls | one_sided) & followed)
         if length == PROBE_LENGTHS[0]:
-            noise = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
+            seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
+            noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
     return fallen
 
 

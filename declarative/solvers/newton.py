@@ -28,6 +28,7 @@ from torch import Tensor
 from ..arguments import require_counts, require_flags, require_tolerances
 from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
+from ..linear.layout import NOTHING
 from ..optimality import fitted_multipliers, largest
 from ..problem import Batch
 from ..solution import RawSolution, Status
@@ -68,11 +69,12 @@ FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat dire
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
-STRAY = 1e-2  # a larger violation
+STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
+FIRST_SHIFT = 1e-4  # of the Hessian's diagonal
+MORE_SHIFT, LESS_SHIFT = 8.0, 0.1  # the factors by which it changes, the second one at most
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
@@ -103,7 +105,7 @@ class Newton(Solver):
         tensor([1.0000, 1.0000])
     """
 
-    max_iterations: int = 200
+    max_iterations: int = 300
     stationarity_tolerance: float | None = None
     feasibility_tolerance: float | None = None
     complementarity_tolerance: float | None = None
@@ -151,7 +153,7 @@ def _iteration(
     theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
     good, by_objective = acceptable(state, model, step, length, theta, phi)
     trial = remembered(trial, model, good & ~by_objective)
-    shift = LESS_SHIFT * trial.shift
+    shift = trial.shift * trial.shift.clamp(max=LESS_SHIFT)
     trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
     solved = (
         (largest(model.violated().abs()) <= tolerances[0])
@@ -515,11 +517,14 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
 
     found = look()
     if bool((wanted & ~found.convex).any()):
-        bad = wanted & ~found.convex
-        astray = bad & ((largest(model.violated().abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
-        needed = torch.where(astray, -2 * least_curvature(model)[0], 0.0).clamp(min=TINY_SHIFT)
-        shift = torch.where(bad, torch.maximum(shift, needed), shift)
-        model = turned(model, state.barrier, reach, bad & ~astray)
+        # Where all curvature along the constraints is positive, a larger weight is all that is missing.
+        curvature = least_curvature(model)[0]
+        down = wanted & ~found.convex & (curvature <= NOTHING)
+        # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
+        astray = down & ((largest(model.violated().abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
+        needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
+        shift = torch.where(down, torch.maximum(shift, needed), shift)
+        model = turned(model, state.barrier, reach, down & ~astray)
         found = look()
     for attempt in range(TRIES):
         bad = wanted & ~found.convex
