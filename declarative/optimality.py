@@ -144,7 +144,7 @@ def assess(
     pulls = active & ~terms.equality & (multipliers - change > 0) & (terms.effect(multipliers - change) > tolerance)
     distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(terms, factors, left, gap, noise, scale, distance)
+        distance = _without_rounding(batch, terms, multipliers, factors, left, gap, noise, scale, distance)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
@@ -169,14 +169,42 @@ def assess(
 
 
 def _without_rounding(
-    terms: _Terms, factors: Any, left: Tensor, gap: Tensor, noise: float, scale: Tensor, distance: Tensor
+    batch: Batch,
+    terms: _Terms,
+    multipliers: Tensor,
+    factors: Any,
+    left: Tensor,
+    gap: Tensor,
+    noise: float,
+    scale: Tensor,
+    distance: Tensor,
 ) -> Tensor:  # (batch,)
     """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
     sizes = ((left, terms.force), (gap, terms.terms))
     step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
     shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
     trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
+    if bool(trusted.any()):
+        trusted = trusted & _is_hollow(batch, terms, multipliers, factors, noise)
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+
+
+def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
+    """Whether L rises to both sides of all that rounding errors may take for the solution, as about a minimum.
+
+    Where it falls for ever, slower and slower, slopes get small too, but point to the same side everywhere. The way is
+    that along which rounding errors lead furthest; what is not finite at its end is a wall.
+    """
+    none = torch.zeros_like(terms.values)
+    way, _ = factors(noise * terms.force * irregular(terms.u).sign(), none)
+    push = noise * terms.force * way.sign()
+    way, _ = factors(push, none)
+    expected = ROUNDING * (push * way).sum(-1)
+    hollow = torch.ones_like(expected, dtype=torch.bool)
+    for side in (1.0, -1.0):
+        slope = batch.slopes(terms.u + side * 2 * ROUNDING * way, multipliers)[1]
+        hollow = hollow & ~(side * (slope * way).sum(-1) < expected / 2)
+    return hollow
 
 
 def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
