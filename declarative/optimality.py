@@ -20,7 +20,6 @@ solution) the point is not a solution.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +133,9 @@ def assess(
     factors = system.factorise(warn=False)
     noise = torch.finfo(dtype).eps
     step, change = factors(-left, -gap)
-    scale = terms.scale(active) + FAINT * terms.energy_scale() + noise * u.abs().amax(-1, keepdim=True)
+    scale = (
+        terms.scale(active) + FAINT * terms.energy_scale() + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+    )
     tolerance = optimality_tolerance(dtype)
     if travel is not None:
         scale = scale + NOISE * noise / tolerance * travel
@@ -144,7 +145,7 @@ def assess(
     pulls = active & ~terms.equality & (multipliers - change > 0) & (terms.effect(multipliers - change) > tolerance)
     distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(batch, terms, multipliers, factors, left, gap, noise, scale, distance)
+        distance = _without_rounding(batch, terms, multipliers, factors, left, gap, noise, scale, distance, tolerance)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
@@ -178,15 +179,18 @@ def _without_rounding(
     noise: float,
     scale: Tensor,
     distance: Tensor,
+    tolerance: float,
 ) -> Tensor:  # (batch,)
     """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
     sizes = ((left, terms.force), (gap, terms.terms))
     step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
     shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
     trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
-    if bool(trusted.any()):
-        trusted = trusted & _is_hollow(batch, terms, multipliers, factors, noise)
-    return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+    shorter = torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+    excused = (shorter <= tolerance) & (distance > tolerance)
+    if bool(excused.any()):
+        shorter = torch.where(excused & ~_is_hollow(batch, terms, multipliers, factors, noise), distance, shorter)
+    return shorter
 
 
 def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
@@ -243,11 +247,15 @@ class _Terms:
         terms = form.multiply(size, u.abs())
         return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, equality, force, terms, travel)
 
-    @functools.cached_property
+    @property
+    def way(self) -> Tensor:  # (batch, m)
+        """What u is made of: its size, or that of the way there."""
+        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+
+    @property
     def longest(self) -> Tensor:  # (batch, 1)
-        """The largest entry of u, or of the way there."""
-        way = self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
-        return way.amax(-1, keepdim=True)
+        """The largest entry of it."""
+        return self.way.amax(-1, keepdim=True)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
@@ -286,10 +294,10 @@ class _Terms:
         force = self.force + system.magnitude(step) + self.form.multiply_transposed(size, change.abs())
         force = force + noise * force.amax(-1, keepdim=True)
         reach = self.terms + self.form.multiply(size, scale + step.abs())
-        unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        longest = self.u.abs().amax(-1, keepdim=True).expand_as(self.u)
-        rounding = EXACT * noise * self.form.multiply(size, longest)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
+        exact = max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)
+        unsolved = top.isfinite() & ((top + left).abs() > exact * force)
+        rounding = EXACT * noise * self.form.multiply(size, self.way)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > exact * reach + rounding).any(-1))
 
     def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
         """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
@@ -326,8 +334,12 @@ class _Terms:
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|."""
-        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|.
+
+        Of f alone: the forces of constraints that contradict each other balance, and grow without end.
+        """
+        force = self.gradient.abs() + self.system.magnitude(self.u)
+        energy = (force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
         scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
         return torch.minimum(scale, self.u.abs().amax(-1, keepdim=True))
