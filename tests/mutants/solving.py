@@ -174,6 +174,27 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
+        "excused & ~_is_hollow(batch, terms, multipliers, factors, noise)",
+        "excused & False",
+        "slopes that die away pass for rounding errors about a minimum",
+        ("library/test_verdicts.py::test_a_valley_that_falls_for_ever_is_no_solution_however_far_away_zero_is",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
+        "max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)",
+        "SOLVED * noise",
+        "in single precision constraints that exclude each other pass for satisfied",
+        ("library/test_verdicts.py::test_constraints_that_exclude_each_other_are_seen_in_all_units",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
+        "force = self.gradient.abs() + self.system.magnitude(self.u)\n        energy",
+        "force = self.force\n        energy",
+        "constraints that pull against each other make every change of u look small",
+        ("library/test_verdicts.py::test_constraints_that_exclude_each_other_are_seen_in_all_units",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
         "pushes = pull.sign() * self.effect(pull) > _ratio(slack, size)",
         "pushes = slack < 0",
         "a constraint is active only if it is violated",
