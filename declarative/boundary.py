@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .functions import UserFunction, as_written, count_weights, layout_of
+from .bounds import Bounds
+from .functions import UserFunction, as_written, count_weights, has_objective, layout_of
 from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
@@ -21,6 +22,7 @@ from .remedies import (
     batched_start_message,
     captured_message,
     corners_message,
+    equations_message,
     explain,
     steps_message,
 )
@@ -62,7 +64,23 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
             )
         if name != "objective":
             counts[name] = math.prod(shape)
-    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
+    if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
+        raise ValueError(equations_message(counts["equality"], batch.m))
+    if gradients and batch.problem.bounds is not None:
+        _refuse_captured_bounds(batch, batch.problem.bounds, u)
+    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"] + batch.bounds)
+
+
+def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
+    """A bound that is a function must get what it depends on as arguments, or gradients would be lost."""
+    xs = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+    with torch.enable_grad():
+        rows = bounds.rows(xs, flat(u)[0].detach(), batch.shape)
+    if rows.requires_grad:
+        raise ValueError(
+            "a bound reaches a tensor that requires a gradient other than through its arguments, and that gradient "
+            "would be lost: pass the tensor to the node as an input."
+        )
 
 
 def _functions(problem: Problem) -> list[tuple[str, Function]]:

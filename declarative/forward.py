@@ -57,11 +57,19 @@ class Call:
         """The inputs, and the start if one was passed."""
         return (tuple(tensors[:-1]), tensors[-1]) if self.warm else (tuple(tensors), None)
 
+    def problem(self, shape: torch.Size, device: torch.device) -> Problem:
+        """The problem, with bounds for u of this shape."""
+        problem = self.plan.problem
+        if problem.bounds is None:
+            return problem
+        return dataclasses.replace(problem, bounds=problem.bounds.resolved(shape, device))
+
     def batch(self, xs: tuple[Tensor, ...], solution: Solution) -> Batch:
         """The problems of this call, once a solution has told their sizes."""
         p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
         shape = solution.y.shape[1:]
-        batch = Batch(self.plan.problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+        problem = self.problem(shape, xs[0].device)
+        batch = Batch(problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
         layouts = self.plan.layouts
         return batch if layouts is None else dataclasses.replace(batch, layout=layouts.known(batch))
 
@@ -83,6 +91,8 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         if not call.size:
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0])
+        if batch.problem.bounds is not None and call.plan.solver.needs_start:
+            starts = [batch.problem.bounds.inside(xs, call.in_dims, one) for one in starts]
         starts = _defined(call, batch, starts, start)
         if call.plan.layouts is not None:
             layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
@@ -94,6 +104,9 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
             batch = _densely(call.plan, batch)
             raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
         codes = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
+        if batch.problem.bounds is not None:
+            within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
+            raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
         _report(call, batch, solution, found)
     if bool(codes.any()) or not call.differentiable:
@@ -157,8 +170,9 @@ def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
 
 def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
     """The batch, once its functions have been looked at; those that are recorded are looked at once per shape."""
-    plan, recordings = call.plan, call.plan.recordings
-    batch = Batch(plan.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
+    recordings = call.plan.recordings
+    problem = call.problem(first.shape[1:], first.device)
+    batch = Batch(problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
     shapes = (call.gradients, call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
     counts = None if recordings is None else recordings.counts(shapes)
     if counts is None:

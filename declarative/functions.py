@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .modules import Weights, unbound
+from .torchside import flatten_tree
 from .unknowns import Layout, is_nested
 
 
@@ -36,10 +37,17 @@ class UserFunction:
         *xs, u = arguments
         own = len(xs) - count_weights(self)
         value = self._call(xs[:own], xs[own:], u if self.layout is None else self.layout.split(u))
-        if self.name == "objective" or not (is_nested(value) or isinstance(value, list)):
+        if self.name == "objective":
             return value
-        layout = Layout.of(value, self.name)
-        self.returned[(*(x.shape for x in xs[:own]), u.shape)] = layout
+        return self._flat((*(x.shape for x in xs[:own]), u.shape), value, u)
+
+    def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
+        """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
+        if not (is_nested(value) or isinstance(value, list)):
+            self.returned.pop(shapes, None)
+            return value
+        now, before = Layout.of(value, self.name), self.returned.get(shapes)
+        layout = self.returned[shapes] = before if before is not None and before.fits(now) else now
         return layout.join(value) if layout.shapes else u.new_zeros(0)
 
     def _call(self, xs: Sequence[Tensor], weights: Sequence[Tensor], u: Any) -> Any:
@@ -50,6 +58,17 @@ class UserFunction:
     def layout_returned(self, shapes: Sequence[torch.Size]) -> Layout | None:
         """How the constraints are nested for arguments of these shapes; None: they are one vector."""
         return self.returned.get(tuple(shapes))
+
+
+def no_objective(*arguments: Any) -> Tensor:
+    """The objective of a node that solves equations: zero, whatever the unknowns are."""
+    parts, _, _ = flatten_tree(arguments[-1])
+    return 0.0 * torch.stack([part.sum() for part in parts]).sum()
+
+
+def has_objective(function: Callable[..., Any]) -> bool:
+    """Whether an objective is one that was given."""
+    return as_written(function) is not no_objective
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:

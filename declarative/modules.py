@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from .torchside import parametrizations_are_cached
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -106,8 +108,13 @@ def take_weights(owners: Mapping[str, nn.Module]) -> tuple[Weights, dict[str, Te
     """The modules of a call as they are now, and their parameters and buffers by name, such as ``objective.weight``.
 
     Raises:
-        ValueError: a parameter has no shape yet.
+        ValueError: a parameter has no shape yet, or modules are not evaluated anew.
     """
+    if owners and parametrizations_are_cached():
+        raise ValueError(
+            "a node evaluates its modules with other weights, which parametrize.cached() would not notice: call the "
+            "node outside of it."
+        )
     memo: dict[int, nn.Module] = {}
     copies = {name: _copied(owner, {}, memo) for name, owner in owners.items()}
     tensors: dict[int, tuple[str, Tensor]] = {}

@@ -16,8 +16,8 @@ from .arguments import require_flags
 from .boundary import refuse_batched_start
 from .derivatives import Derivatives, SystemBuilder
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import layout_of
-from .gradients import Rule, as_rule
+from .functions import has_objective, layout_of
+from .gradients import Rule
 from .implicit import Spec, apply, objective_of
 from .inputs import Inputs, check_in_dims, refuse_tracing, refuse_without_values
 from .modules import is_being_made
@@ -26,7 +26,7 @@ from .recording import Recordings
 from .solution import Solution, SolverError
 from .solvers import Solver
 from .starts import Start, check_start, warm_start
-from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners
+from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners, rule_for
 from .structure import Layouts, Structure
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
@@ -56,10 +56,13 @@ class DeclarativeNode(nn.Module):
     get gradients, and the node contains the module.
 
     Args:
-        objective: ``f(*xs, u)``, a scalar.
+        objective: ``f(*xs, u)``, a scalar. None: the node solves the equations h(x, u) = 0, as many as there are
+            unknowns.
         equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution; or several, in a dict or a tuple, of
             any shapes, and the multipliers are nested like them.
         inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution; or several.
+        bounds: ``(lower, upper)`` on u: each a number, a tensor of u's shape (infinite entries mean no bound), None, or
+            a function of the inputs of one problem, in which it is then differentiable. Starts are moved inside.
         solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
             By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
         gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
@@ -103,10 +106,11 @@ class DeclarativeNode(nn.Module):
 
     def __init__(
         self,
-        objective: Function,
+        objective: Function | None,
         equality: Function | None = None,
         inequality: Function | None = None,
         *,
+        bounds: object = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -118,7 +122,7 @@ class DeclarativeNode(nn.Module):
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        problem = make_problem(objective, equality, inequality)
+        problem = make_problem(objective, equality, inequality, bounds=bounds)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
@@ -139,7 +143,7 @@ class DeclarativeNode(nn.Module):
             recordings=Recordings(record == "inductor") if record else None,
             layouts=None if system is not None else Layouts(),
         )
-        self._spec = Spec(plan, as_rule(gradient), system)
+        self._spec = Spec(plan, rule_for(problem, gradient), system)
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
         if plan.solver.needs_start and start is None:
@@ -181,7 +185,7 @@ class DeclarativeNode(nn.Module):
             tensor([[0.2000, 0.0000]])
         """
         other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
+        other._spec = dataclasses.replace(self._spec, rule=rule_for(self._spec.plan.problem, gradient))
         return other
 
     @property
@@ -322,7 +326,8 @@ class DeclarativeNode(nn.Module):
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
         plan = self._spec.plan
-        written = {name: function.written for name, function in functions_of(plan.problem).items()}
+        functions = functions_of(plan.problem)
+        written = {name: one.written for name, one in functions.items() if name != "objective" or has_objective(one)}
         shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
         return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
 

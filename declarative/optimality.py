@@ -20,7 +20,8 @@ solution) the point is not a solution.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from torch import Tensor
 from .linear import Form, Layout, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
-from .structure import General, Place, Structure
+from .structure import General, Place, Structure, stores_hessian
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
@@ -122,30 +123,20 @@ def assess(
     dtype = dtype or u.dtype
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
-    terms = _Terms.at(batch, u, multipliers, structure, travel)
-    claimed = multipliers
-    multipliers, active, weak = terms.active_set(dtype)
-    if bool((terms.effect(claimed - multipliers) > optimality_tolerance(dtype)).any()):
-        terms = _Terms.at(batch, u, multipliers, structure, travel)  # forces and curvature that nothing exerts
-        claimed = multipliers
-    left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
-    system = terms.system.with_active(active)
-    factors = system.factorise(warn=False)
-    noise = torch.finfo(dtype).eps
-    step, change = factors(-left, -gap)
-    scale = (
-        terms.scale(active) + FAINT * terms.energy_scale() + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
-    )
-    tolerance = optimality_tolerance(dtype)
-    if travel is not None:
-        scale = scale + NOISE * noise / tolerance * travel
-    distance = largest(_ratio(step.abs(), scale))
-    solvable = terms.is_solved_by(system, step, change, left, gap, scale, noise)
-    distance = torch.where(solvable, distance, torch.inf)  # no step leads to a solution
-    pulls = active & ~terms.equality & (multipliers - change > 0) & (terms.effect(multipliers - change) > tolerance)
-    distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
+    look = _look(batch, u, multipliers, dtype, structure, travel)
+    if bool(look.doubtful):  # forces and curvature that nothing exerts
+        look = _look(batch, u, look.multipliers, dtype, structure, travel)
+    terms, active, multipliers, scale = look.terms, look.active, look.multipliers, look.scale
+    factors = terms.system.with_active(active).factorise(warn=False)
+    step, change = factors(-look.left, -look.gap)
+    distance, stationarity, violation = _measured(batch, look, step, change, dtype)
+    noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(batch, terms, multipliers, factors, left, gap, noise, scale, distance, tolerance)
+        shorter = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        excused = (shorter <= tolerance) & (distance > tolerance)
+        if bool(excused.any()):
+            excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
+        distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
@@ -153,44 +144,147 @@ def assess(
     if minimum:
         near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, terms, multipliers, factors, near), distance, torch.inf)
-    distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
-    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
     return Assessment(
         multipliers,
         active,
-        weak,
-        stationarity=largest(_ratio(left.abs(), terms.force)),
-        violation=largest(_ratio(violated, terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms)),
-        residual=distance,
+        look.weak,
+        stationarity,
+        violation,
+        residual=torch.where(u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf),
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,
-        hessian=terms.system.stored_hessian() if bool((multipliers == claimed).all()) else None,
+        hessian=terms.system.stored_hessian() if bool(look.settled) else None,
     )
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What is seen at a batch of points before anything is solved."""
+
+    terms: _Terms
+    multipliers: Tensor  # (batch, k)
+    active: Tensor  # (batch, k)
+    weak: Tensor  # (batch, k)
+    left: Tensor  # D_U L, (batch, m)
+    gap: Tensor  # c, where active, (batch, k)
+    scale: Tensor  # what a change of u is, (batch, m)
+    settled: Tensor  # whether the multipliers are those that were given, ()
+    doubtful: Tensor  # whether some of those that were given exert a force that they should not, ()
+
+    @classmethod
+    def at(
+        cls,
+        batch: Batch,
+        u: Tensor,
+        given: Tensor,
+        dtype: torch.dtype,
+        structure: Structure,
+        travel: Tensor | None,
+    ) -> _Look:
+        terms = _Terms.at(batch, u, given, structure, travel)
+        noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
+        multipliers, active, weak = terms.active_set(dtype)
+        scale = terms.scale(active) + FAINT * terms.energy_scale()
+        scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+        if travel is not None:
+            scale = scale + NOISE * noise / tolerance * travel
+        return cls(
+            terms,
+            multipliers,
+            active,
+            weak,
+            left=terms.left(multipliers),
+            gap=torch.where(active, terms.values, 0.0),
+            scale=scale,
+            settled=(multipliers == given).all(),
+            doubtful=(terms.effect(given - multipliers) > tolerance).any(),
+        )
+
+
+OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "doubtful")
+
+
+def _look(
+    batch: Batch, u: Tensor, given: Tensor, dtype: torch.dtype, structure: Structure, travel: Tensor | None
+) -> _Look:
+    """What is seen at the points, called or replayed: where H is stored, nothing in it is decided by values."""
+    if batch.evaluator is None or not stores_hessian(batch, structure):
+        return _Look.at(batch, u, given, dtype, structure, travel)
+
+    def tensors(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> tuple[Tensor, ...]:
+        look = _Look.at(batch, u, given, dtype, structure, travel)
+        parts = [getattr(look.terms, name) for name in OF_TERMS] + [getattr(look, name) for name in OF_LOOK]
+        hessian = look.terms.system.stored_hessian()
+        assert hessian is not None
+        return hessian, *parts
+
+    found = batch.evaluate(("look", dtype, structure), tensors, u, given, travel)
+    return _rebuilt(batch, u, travel, given, found)
+
+
+def _rebuilt(batch: Batch, u: Tensor, travel: Tensor | None, given: Tensor, found: Sequence[Tensor]) -> _Look:
+    """The inverse of taking it apart into tensors."""
+    hessian, *parts = found
+    terms = dict(zip(OF_TERMS, parts, strict=False))
+    system = batch.layout.system(hessian, terms["jacobian"], torch.ones_like(given, dtype=torch.bool))
+    whole = _Terms(
+        system=system,  # type: ignore[arg-type]
+        u=u,
+        form=batch.layout.jacobian,
+        multipliers=given,
+        p=batch.p,
+        travel=travel,
+        **terms,
+    )
+    return _Look(whole, *parts[len(OF_TERMS) :])
+
+
+def _measured(
+    batch: Batch, look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
+    """The distance that a step stands for, stationarity and violation; called or replayed likewise."""
+    terms = look.terms
+    hessian = terms.system.stored_hessian()
+    if batch.evaluator is None or hessian is None or hessian.shape == step.shape:
+        return _measure(look, step, change, dtype)
+
+    def measure(batch: Batch, u: Tensor, *rows: Any) -> tuple[Tensor, Tensor, Tensor]:
+        travel, given, step, change, *found = rows
+        return _measure(_rebuilt(batch, u, travel, given, found), step, change, dtype)
+
+    parts = [getattr(terms, name) for name in OF_TERMS] + [getattr(look, name) for name in OF_LOOK]
+    rows = (terms.u, terms.travel, terms.multipliers, step, change, hessian, *parts)
+    result: tuple[Tensor, Tensor, Tensor] = batch.evaluate(("measure", dtype), measure, *rows)
+    return result
+
+
+def _measure(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    terms, active, scale = look.terms, look.active, look.scale
+    noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
+    distance = largest(_ratio(step.abs(), scale))
+    system = terms.system.with_active(active)
+    solvable = terms.is_solved_by(system, step, change, look.left, look.gap, scale, noise)
+    after = look.multipliers - change
+    pulls = active & ~terms.equality & (after > 0) & (terms.effect(after) > tolerance)
+    # No step leads to a solution, or a constraint should let go.
+    distance = torch.where(solvable & ~pulls.any(-1), distance, torch.inf)
+    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
+    stationarity = largest(_ratio(look.left.abs(), terms.force))
+    reach = terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms
+    return distance, stationarity, largest(_ratio(violated, reach))
+
+
 def _without_rounding(
-    batch: Batch,
-    terms: _Terms,
-    multipliers: Tensor,
-    factors: Any,
-    left: Tensor,
-    gap: Tensor,
-    noise: float,
-    scale: Tensor,
-    distance: Tensor,
-    tolerance: float,
+    terms: _Terms, factors: Any, left: Tensor, gap: Tensor, noise: float, scale: Tensor, distance: Tensor
 ) -> Tensor:  # (batch,)
     """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
     sizes = ((left, terms.force), (gap, terms.terms))
     step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
     shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
     trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
-    shorter = torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
-    excused = (shorter <= tolerance) & (distance > tolerance)
-    if bool(excused.any()):
-        shorter = torch.where(excused & ~_is_hollow(batch, terms, multipliers, factors, noise), distance, shorter)
-    return shorter
+    return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
 
 
 def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
@@ -229,7 +323,7 @@ class _Terms:
     jacobian: Tensor  # (batch, k, m), or as its form says
     form: Form
     multipliers: Tensor  # (batch, k)
-    equality: Tensor  # (k,)
+    p: int  # the number of equalities
     force: Tensor  # of the terms of D_U L, (batch, m)
     terms: Tensor  # of those of c, (batch, k)
     travel: Tensor | None  # the way there, (batch, m)
@@ -243,9 +337,13 @@ class _Terms:
         form, size = batch.layout.jacobian, here.jacobian.abs()
         gradient = here.gradient + form.multiply_transposed(here.jacobian, multipliers)
         force = gradient.abs() + form.multiply_transposed(size, multipliers.abs()) + system.magnitude(u)
-        equality = torch.arange(batch.k, device=u.device) < batch.p
         terms = form.multiply(size, u.abs())
-        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, equality, force, terms, travel)
+        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, batch.p, force, terms, travel)
+
+    @functools.cached_property
+    def equality(self) -> Tensor:  # (k,)
+        """Which constraints are equalities."""
+        return torch.arange(self.values.shape[-1], device=self.u.device) < self.p
 
     @property
     def way(self) -> Tensor:  # (batch, m)
@@ -267,7 +365,7 @@ class _Terms:
         At a solution either slack or multiplier vanishes. Which one does is seen by comparing them, relative to what
         the constraint changes by with u, and to the forces that it acts against.
         """
-        if self.equality.all():
+        if self.p == self.values.shape[-1]:
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution

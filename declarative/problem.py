@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .bounds import Bounds
 from .linear import DENSE, Layout
 from .torchside import without_vmap_warnings
 
@@ -36,11 +37,14 @@ class Problem:
     Where the general reverse pass over them costs more than the rest of back-propagation, ``pullback`` can be its
     result as a formula: ``(xs, u, multipliers, z, s) -> -(B' z + C' s)`` for every input, on a batch, differentiable,
     with B from the objective alone where the multipliers are None.
+
+    Bounds on u are inequalities too, which come last.
     """
 
     objective: Function
     equality: Function | None = None
     inequality: Function | None = None
+    bounds: Bounds | None = None
     pullback: Callable[..., tuple[Tensor, ...]] | None = None
 
 
@@ -80,6 +84,11 @@ class Batch:
     def k(self) -> int:
         """The number of all constraints."""
         return self.p + self.q
+
+    @property
+    def bounds(self) -> int:
+        """The number of bounds, the last of the inequalities."""
+        return 0 if self.problem.bounds is None else self.problem.bounds.count(self.m)
 
     @property
     def m(self) -> int:
@@ -135,6 +144,8 @@ class Batch:
     def _constraints(self, u: Tensor, *xs: Tensor) -> Tensor:
         functions = (self.problem.equality, self.problem.inequality)
         rows = [f(*xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
+        if self.problem.bounds is not None:
+            rows.append(self.problem.bounds.rows(xs, u, self.shape))
         if len(rows) == 1:
             return rows[0].to(u.dtype)
         return torch.cat([row.to(u.dtype) for row in rows]) if rows else u.new_zeros(0)

@@ -108,8 +108,18 @@ def corners_message(corners: Sequence[str]) -> str:
         return ""
     return (
         f"The functions have corners or jumps ({', '.join(corners)}): a solution that sits on one cannot be reached by "
-        "slopes. State it with an extra unknown and inequalities: for |v|, minimise t with v - t <= 0 and -v - t <= 0; "
-        "for max(v), minimise t with v - t <= 0."
+        "slopes. State it with an extra unknown and inequalities, start={'u': ..., 't': ...}: for |v|, minimise t with "
+        "v - t <= 0 and -v - t <= 0; for max(v), minimise t with v - t <= 0."
+    )
+
+
+def equations_message(count: int, unknowns: int) -> str:
+    """That equations without an objective do not determine a point."""
+    many = "of their squares, lambda x, u: h(x, u).square().sum()"
+    few = "that chooses among their solutions, lambda x, u: u.square().sum()"
+    return (
+        f"without an objective there must be as many equations as unknowns, but equality returns {count} value(s) for "
+        f"{unknowns} unknown(s). Give an objective {many if count > unknowns else few}."
     )
 
 

@@ -67,12 +67,13 @@ class Solution:
         multipliers: one per equality constraint, (batch, p); nested like what the function returns, if that is a dict
             or a tuple.
         inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive; likewise.
-        active: which constraints hold with equality, equalities first, (batch, p + q).
+        active: which constraints hold with equality: equalities, inequalities, lower and upper bounds, (batch, ...).
         codes: the statuses as integers, (batch,).
         iterations: of the forward solver; 0 for a closed form, (batch,).
         residual: the estimated distance to a solution, relative to the size of u, (batch,).
         byproduct: what a solver left for a structured linear system, (batch, ...); most leave nothing.
         objective: f(x, y), (batch,).
+        lower_multipliers, upper_multipliers: of bounds, in the shape of u, not negative; None without bounds.
         messages: the solver's own words on each problem, often empty.
 
     Example:
@@ -95,6 +96,8 @@ class Solution:
     residual: Tensor
     byproduct: Tensor
     objective: Tensor = field(default_factory=lambda: torch.empty(0))
+    lower_multipliers: Any = None
+    upper_multipliers: Any = None
     messages: tuple[str, ...] = ()
 
     @property

@@ -10,8 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import UserFunction, layout_of
+from .functions import UserFunction, has_objective, layout_of, no_objective
+from .gradients import Exact, Rule, as_rule
 from .inputs import Inputs, arrange
 from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
 from .problem import Problem
@@ -23,17 +25,29 @@ from .unknowns import Layout
 NAMES = ("objective", "equality", "inequality")
 
 
-def make_problem(*functions: Callable[..., Any] | None) -> Problem:
-    """The problem of an objective, equalities and inequalities.
+def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -> Problem:
+    """The problem of an objective, equalities, inequalities and bounds; without an objective, of equations.
 
     Raises:
         TypeError: one of them cannot be called.
+        ValueError: without an objective there are no equalities, or there are inequalities.
     """
     for name, function in zip(NAMES, functions, strict=True):
-        if not callable(function) and (function is not None or name == "objective"):
+        if not callable(function) and function is not None:
             raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
         refuse_unusual(name, function)
-    return Problem(*(_written(name, function) for name, function in zip(NAMES, functions, strict=True)))  # type: ignore[arg-type]
+    objective, equality, inequality = functions
+    if objective is None and equality is None:
+        raise ValueError("objective is None: a node without an objective solves equations, equality(*xs, u) = 0.")
+    if objective is None and (inequality is not None or bounds is not None):
+        raise ValueError(
+            "objective is None: a node without an objective solves as many equations as there are unknowns, which "
+            "leaves no room for inequalities and bounds. Give an objective that chooses among the points that satisfy "
+            "them."
+        )
+    given = (no_objective if objective is None else objective, equality, inequality)
+    first, second, third = (_written(name, function) for name, function in zip(NAMES, given, strict=True))
+    return Problem(first, second, third, Bounds.of(bounds))  # type: ignore[arg-type]
 
 
 def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
@@ -68,10 +82,26 @@ def as_solver(solver: str | Solver | Callable[..., Any] | None) -> Solver:
     raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
 
 
+def rule_for(problem: Problem, gradient: str | Rule) -> Rule:
+    """The gradient rule of this name, or the rule itself.
+
+    Raises:
+        ValueError: it approximates, where there are equations alone and nothing would be left.
+    """
+    rule = as_rule(gradient)
+    if not has_objective(problem.objective) and not isinstance(rule, Exact):
+        raise ValueError(
+            f"gradient is {type(rule).__name__}, but without an objective there is only the exact gradient: what the "
+            "approximations keep is the curvature of the objective."
+        )
+    return rule
+
+
 def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[str, nn.Module]:
     """The modules that functions belong to, by the names of the functions; those that the node contains first."""
     found = {name: owner_of(function.written) for name, function in functions_of(problem).items()}
-    return {name: contained.get(name) or owner for name, owner in found.items() if owner is not None}
+    inside = {name: module for name, module in contained.items() if module is not None}
+    return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
 
 
 def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
@@ -84,10 +114,11 @@ def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Pla
     weights, tensors = take_weights(belonging)
     functions = functions_of(plan.problem)
     bound = {name: dataclasses.replace(f, layout=layout, weights=weights) for name, f in functions.items()}
-    recordings = plan.recordings
+    recordings, bounds = plan.recordings, plan.problem.bounds
+    bounds = None if bounds is None else bounds.bound(layout, len(inputs.xs))
     plan = dataclasses.replace(
         plan,
-        problem=dataclasses.replace(plan.problem, **bound),
+        problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
         start=_flat_starts(start, len(inputs.xs), layout),
         solver=_flat_solver(plan.solver, len(inputs.xs), layout),
         recordings=None if recordings is None else recordings.in_mode(weights.modes()),
@@ -133,12 +164,26 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     shapes = (*(x.shape if dim is None else x.shape[1:] for x, dim in pairs), solution.y.shape[1:])
     functions = functions_of(call.plan.problem)
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
-    nested: dict[str, Any] = {}
+    solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
         layout = function.layout if name == "objective" else function.layout_returned(shapes)
-        if layout is not None and call.size:  # of no problems, nobody has asked for the constraints
+        if layout is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
             nested[fields[name]] = layout.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
+
+
+def _with_multipliers_of_bounds(call: Call, solution: Solution) -> tuple[Solution, dict[str, Any]]:
+    """The solution with the multipliers of inequalities proper, and those of bounds, in the shape of u or nested."""
+    y, rows = solution.y, solution.inequality_multipliers
+    bounds = call.problem(y.shape[1:], y.device).bounds
+    if bounds is None or not call.size:
+        return solution, {}
+    m = y[0].numel()
+    proper = rows.shape[-1] - bounds.count(m)
+    pair = bounds.multipliers(rows[:, proper:], m)
+    shaped = (nest_point(call.plan, one.view(y.shape)) for one in pair)
+    names = ("lower_multipliers", "upper_multipliers")
+    return dataclasses.replace(solution, inequality_multipliers=rows[:, :proper]), dict(zip(names, shaped, strict=True))
 
 
 def outline(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> Any:

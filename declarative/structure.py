@@ -38,6 +38,11 @@ FILL = 0.1  # of the entries of a dense factor: with fewer than these, a sparse 
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 
+def stores_hessian(batch: Batch, structure: Structure) -> bool:
+    """Whether H is stored in any case, by its layout, and no other way is looked for."""
+    return batch.m < WORTH or structure == "dense" or batch.layout is not DENSE
+
+
 @dataclass(frozen=True)
 class Place:
     """A batch of problems at points, with multipliers and the constraints that count as equalities there.
@@ -93,7 +98,7 @@ class Place:
 
     def expanded(self) -> tuple[General, Expansion]:
         """The full system, and the values and first derivatives that go with it."""
-        if self.batch.m < WORTH or self.structure == "dense" or self.batch.layout is not DENSE:
+        if stores_hessian(self.batch, self.structure):
             here = self.batch.expand(self.u, self.multipliers)
             return self.batch.layout.system(here.curvature, here.jacobian, self.active), here  # type: ignore[return-value]
         objective, gradient, values, jacobian = self.batch.slopes(self.u, self.multipliers)

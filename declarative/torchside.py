@@ -169,6 +169,11 @@ def tracer(xs: Sequence[object]) -> str | None:
     return None if get_proxy_mode() is None else "make_fx"
 
 
+def parametrizations_are_cached() -> bool:
+    """Whether ``torch.nn.utils.parametrize.cached`` is active, which knows modules by their addresses alone."""
+    return bool(torch.nn.utils.parametrize._cache_enabled)
+
+
 # Nested dictionaries, tuples and lists
 
 

@@ -29,6 +29,8 @@ Solve = Callable[[Tensor, Tensor], Pair]  # (r, t) -> (z, s), batch first
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """A batch of matrices times a batch of vectors."""
+    if matrix.dim() == 3 and vector.dim() == 2:  # what @ would do, without asking what there is to do
+        return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 

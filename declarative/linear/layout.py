@@ -212,7 +212,7 @@ class DenseLayout(Layout):
         inverse = 1 / dual[:, p:]
         matrix = hessian + torch.diag_embed(primal)
         if pull.shape[1]:
-            matrix = matrix + pull.mT @ (inverse.unsqueeze(-1) * pull)
+            matrix = torch.baddbmm(matrix, pull.mT, inverse.unsqueeze(-1) * pull)
             r = r + times(pull.mT, inverse * t[:, p:])
         if p:
             matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
@@ -223,14 +223,14 @@ class DenseLayout(Layout):
             s, independent = t[:, :0], torch.ones_like(convex)
         else:
             half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
-            complement = half.mT @ half
+            complement = torch.bmm(half.mT, half)
             if damping is not None:
                 most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
                 complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
             small, independent = _cholesky(complement)
             first = torch.linalg.solve_triangular(whole, r.unsqueeze(-1), upper=False)
-            down = torch.cholesky_solve(half.mT @ first - t[:, :p].unsqueeze(-1), small)
-            z = torch.linalg.solve_triangular(whole.mT, first - half @ down, upper=True).squeeze(-1)
+            down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
+            z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
             s = down.squeeze(-1)
         if pull.shape[1]:
             s = torch.cat([s, inverse * (times(pull, z) - t[:, p:])], -1)

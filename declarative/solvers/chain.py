@@ -12,11 +12,9 @@ from ..optimality import assess, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution
 from .base import Solver
-from .certificate import proves_infeasible, proves_unbounded
+from .certificate import LARGE, proves_infeasible, proves_unbounded
 from .newton import Newton
 from .scipy import Scipy
-
-LARGE = 1000  # unknowns and constraints of sparse problems, which SciPy would treat as dense
 
 
 @dataclass(frozen=True)

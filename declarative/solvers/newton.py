@@ -190,7 +190,8 @@ class _Loop:
         finite, solved, factored, accepted = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
         saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
-        if self._end(iteration, state, finite, solved, saddle):
+        last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
+        if self._end(iteration, last, finite, solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
             self.state = trial
@@ -397,7 +398,9 @@ class _Loop:
         _, gradient, values, jacobian = self.batch.slopes(u)
         values = scaled_values(values, self.scales)
         smallest = torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s)
-        s = torch.maximum(-values[:, p:], smallest) if slacks is None else slacks
+        if slacks is None:
+            slacks = _exact_for_bounds(self.batch, values, torch.maximum(-values[:, p:], smallest))
+        s = slacks
         y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
         if p:
             y = _estimated(self.batch.layout, self.scales, y, p, gradient, jacobian)
@@ -420,6 +423,7 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     values = scaled_values(here.values, scales)
     barrier = none + 0.1
     s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], 0.1)).nan_to_num(1.0)
+    s = _exact_for_bounds(batch, values, s)
     y = torch.cat([torch.zeros_like(values[:, :p]), barrier.unsqueeze(-1) / s], -1)
     if p:
         y = _estimated(layout, scales, y, p, here.gradient, here.jacobian)
@@ -428,6 +432,15 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
     state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0))
     return scales, state
+
+
+def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)
+    """Slacks with those of bounds as they are, where u is inside: as bounds are linear, no step then leaves them."""
+    if not batch.bounds:
+        return s
+    is_bound = torch.arange(batch.q, device=s.device) >= batch.q - batch.bounds
+    room = -values[:, batch.p :]
+    return torch.where(is_bound & (room > 0), room, s)
 
 
 def _estimated(layout: Layout, scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
@@ -486,7 +499,7 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
 
 def _weight_unit(model: Model) -> Tensor:  # (batch,)
     """A weight of A'A that is worth as much as H."""
-    size = model.hessian.abs().flatten(1).amax(-1).clamp(min=1e-8)
+    size = largest(model.hessian.abs().flatten(1)).clamp(min=1e-8)
     if not model.p:
         return torch.zeros_like(size)
     equality = (torch.arange(model.y.shape[-1], device=size.device) < model.p).to(size.dtype).expand_as(model.y)

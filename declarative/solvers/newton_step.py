@@ -18,6 +18,7 @@ from ..optimality import largest
 from ..problem import Batch
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
+LOWERINGS = 3  # of the barrier at once
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
@@ -109,7 +110,7 @@ class Model(Rows):
         force = largest(self.layout.jacobian.multiply_transposed(self.jacobian.abs(), self.y.abs()))
         return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def complementarity(self, barrier: Tensor) -> Tensor:
+    def complementarity(self, barrier: Tensor) -> Tensor:  # (..., batch)
         """The largest deviation of s y from the barrier parameter, relative to large y."""
         y = self.y[:, self.p :]
         return largest((self.s * y - barrier.unsqueeze(-1)).abs()) / (largest(y) / 100).clamp(min=1.0)
@@ -267,10 +268,12 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
     lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
     lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
-    for _ in range(3):
-        solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
-        barrier = torch.where(solved, torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest), barrier)
-    barrier = torch.minimum(barrier, state.barrier)
+    steps = [barrier]
+    for _ in range(LOWERINGS):
+        steps.append(torch.maximum(torch.minimum(0.2 * steps[-1], steps[-1] ** 1.5), lowest))
+    tried = torch.stack(steps[:-1])  # all at once: each is solved if those before it are
+    solved = (torch.maximum(rest, model.complementarity(tried)) <= 10 * tried).cumprod(0).sum(0, keepdim=True)
+    barrier = torch.minimum(torch.stack(steps).gather(0, solved).squeeze(0), state.barrier)
     lower = barrier < state.barrier
     fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
     return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower

@@ -26,7 +26,7 @@ def sphere(_, u):
         ({"start": (2, -1)}, TypeError, "start must be the shape of u"),
         ({"start": (2, 0)}, ValueError, "at least one entry"),
         ({"equality": 3}, TypeError, "equality must be a function"),
-        ({"objective": None}, TypeError, "objective must be a function"),
+        ({"objective": None}, ValueError, "without an objective solves equations"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_node_is_made(options, error, match):

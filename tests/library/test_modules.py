@@ -187,6 +187,46 @@ def test_what_is_frozen_costs_no_gradient(fit, x, monkeypatch):
     assert not node(x).requires_grad
 
 
+def test_a_parameter_that_two_modules_share(x):
+    first, second = Residual(nn.Linear(3, 3, bias=False, dtype=DOUBLE)), Sum(nn.Linear(3, 1, bias=False, dtype=DOUBLE))
+    first.net.scale = second.net.scale = nn.Parameter(torch.tensor(1.5, dtype=DOUBLE))
+    node = DeclarativeNode(first, second, start=3)
+    assert len(list(node.parameters())) == 3
+
+    def projected(x):
+        target = first.net.scale * first.net(x)
+        normal = second.net.weight[0]
+        gap = target @ normal - first.net.scale.exp()
+        return target - gap.unsqueeze(-1) * normal / normal.square().sum()
+
+    matching(node, projected, x, node.parameters())
+
+
+def test_parametrised_modules(x):
+    net = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3, dtype=DOUBLE))
+    node = DeclarativeNode(Residual(net), start=3)
+    assert len(list(node.parameters())) == 3
+    matching(node, net, x, net.parameters())
+    with nn.utils.parametrize.cached(), pytest.raises(ValueError, match=r"parametrize.cached\(\) would not notice"):
+        node(x)
+
+
+def test_a_node_inside_a_function_of_another_node(x):
+    """The inner one has the weights that the outer evaluation is for."""
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = DeclarativeNode(Residual(nn.Linear(3, 3, dtype=DOUBLE)), start=3)
+
+        def forward(self, x, u):
+            return (u - 2 * self.inner(x[None])[0]).square().sum()
+
+    node = DeclarativeNode(outer := Outer(), start=3)
+    net = outer.inner._modules["objective"].net
+    matching(node, lambda x: 2 * net(x), x[:2], net.parameters())
+
+
 # A node is a module
 
 
@@ -381,7 +421,12 @@ class Residual(nn.Module):
         self.net = net
 
     def forward(self, x, u):
-        return (u - self.net(x)).square().sum()
+        return (u - getattr(self.net, "scale", 1.0) * self.net(x)).square().sum()
+
+
+class Sum(Residual):
+    def forward(self, _, u):
+        return self.net(u) - self.net.scale.exp()
 
 
 def test_inputs_that_are_whole_numbers():

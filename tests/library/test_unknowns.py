@@ -111,6 +111,24 @@ def test_named_constraints_of_one_unknown(x0):
     assert none.multipliers == {}
 
 
+def test_the_order_of_returned_constraints_does_not_matter(x0):
+    turn = iter(range(10**6))
+
+    def either(x, u):
+        values = {"sum": u.sum() - 1, "first": u[:1] - x[:1]}
+        return values if next(turn) % 2 else dict(reversed(values.items()))
+
+    solution = DeclarativeNode(lambda x, u: (u - x).square().sum(), either, start=3).solve(
+        torch.cat([x0, x0[:, :1]], -1)
+    )
+    assert relative(solution.y[:, 0], x0[:, 0]) < 1e-9
+    assert set(solution.multipliers) == {"sum", "first"}
+
+
+def test_a_batch_of_no_problems(x0):
+    assert named_node().solve(x0[:0]).y["u"].shape == (0, STEPS, 1)
+
+
 class Pair(NamedTuple):
     a: torch.Tensor
     b: torch.Tensor
