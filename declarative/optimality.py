@@ -134,7 +134,11 @@ def assess(
     distance, stationarity, violation = _measured(batch, look, step, change, dtype)
     noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        shorter = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        excused = (shorter <= tolerance) & (distance > tolerance)
+        if bool(excused.any()):
+            excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
+        distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
@@ -183,7 +187,8 @@ class _Look:
         terms = _Terms.at(batch, u, given, structure, travel)
         noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
         multipliers, active, weak = terms.active_set(dtype)
-        scale = terms.scale(active) + FAINT * terms.energy_scale() + noise * u.abs().amax(-1, keepdim=True)
+        scale = terms.scale(active) + FAINT * terms.energy_scale()
+        scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
         if travel is not None:
             scale = scale + NOISE * noise / tolerance * travel
         return cls(
@@ -284,6 +289,24 @@ def _without_rounding(
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
 
 
+def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
+    """Whether L rises to both sides of all that rounding errors may take for the solution, as about a minimum.
+
+    Where it falls for ever, slower and slower, slopes get small too, but point to the same side everywhere. The way is
+    that along which rounding errors lead furthest; what is not finite at its end is a wall.
+    """
+    none = torch.zeros_like(terms.values)
+    way, _ = factors(noise * terms.force * irregular(terms.u).sign(), none)
+    push = noise * terms.force * way.sign()
+    way, _ = factors(push, none)
+    expected = ROUNDING * (push * way).sum(-1)
+    hollow = torch.ones_like(expected, dtype=torch.bool)
+    for side in (1.0, -1.0):
+        slope = batch.slopes(terms.u + side * 2 * ROUNDING * way, multipliers)[1]
+        hollow = hollow & ~(side * (slope * way).sum(-1) < expected / 2)
+    return hollow
+
+
 def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
     """The next Newton step, by the same factors: it is much shorter than the first if a solution is near indeed."""
     _, left, values, _ = batch.slopes(u, multipliers)
@@ -324,11 +347,15 @@ class _Terms:
         """Which constraints are equalities."""
         return torch.arange(self.values.shape[-1], device=self.u.device) < self.p
 
-    @functools.cached_property
+    @property
+    def way(self) -> Tensor:  # (batch, m)
+        """What u is made of: its size, or that of the way there."""
+        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+
+    @property
     def longest(self) -> Tensor:  # (batch, 1)
-        """The largest entry of u, or of the way there."""
-        way = self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
-        return way.amax(-1, keepdim=True)
+        """The largest entry of it."""
+        return self.way.amax(-1, keepdim=True)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
@@ -367,10 +394,10 @@ class _Terms:
         force = self.force + system.magnitude(step) + self.form.multiply_transposed(size, change.abs())
         force = force + noise * force.amax(-1, keepdim=True)
         reach = self.terms + self.form.multiply(size, scale + step.abs())
-        unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        longest = self.u.abs().amax(-1, keepdim=True).expand_as(self.u)
-        rounding = EXACT * noise * self.form.multiply(size, longest)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
+        exact = max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)
+        unsolved = top.isfinite() & ((top + left).abs() > exact * force)
+        rounding = EXACT * noise * self.form.multiply(size, self.way)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > exact * reach + rounding).any(-1))
 
     def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
         """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
@@ -407,8 +434,12 @@ class _Terms:
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|."""
-        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|.
+
+        Of f alone: the forces of constraints that contradict each other balance, and grow without end.
+        """
+        force = self.gradient.abs() + self.system.magnitude(self.u)
+        energy = (force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
         scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
         return torch.minimum(scale, self.u.abs().amax(-1, keepdim=True))
