@@ -107,6 +107,7 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 <pre>python -m experiments run all --dtype both
 python -m experiments sorting
 python -m experiments decision
+python -m experiments knapsack
 python -m experiments worth
 python -m experiments certificate
 python -m experiments theory
