@@ -125,7 +125,7 @@ THEORY = [
         "+ self.noise / self.floor.sqrt()",
         "",
         "a certificate without rounding errors",
-        ("library/test_certificate.py::test_an_ill_conditioned_plan_is_not_certified_by_rounding_errors",),
+        ("library/test_certificate.py::test_rounding_errors_of_the_right_hand_side_belong_to_the_bound",),
     ),
     Mutant(
         "declarative/theory/extensions.py",
