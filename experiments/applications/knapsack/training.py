@@ -104,9 +104,13 @@ def train_seed(settings: Settings, seed: int, tick: Tick) -> tuple[dict[str, Any
 
 
 def least_squares(days: Days) -> Tensor:
-    """The linear model with the least squared error."""
+    """The linear model with the least squared error, by the normal equations.
+
+    Features are independent, so that these are well conditioned. (The last bits of ``lstsq`` depend on where its
+    arguments are in memory, and the same seed shall give the same numbers.)
+    """
     inputs = torch.nn.functional.pad(days.features, (1, 0), value=1.0)
-    model: Tensor = torch.linalg.lstsq(inputs, days.values).solution
+    model: Tensor = torch.linalg.solve(inputs.mT @ inputs, inputs.mT @ days.values)
     return model
 
 
