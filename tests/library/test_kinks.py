@@ -67,3 +67,32 @@ def test_a_kink_is_told_or_differentiated_right(solver, equalities, slack):
         if not words and (slack == 0 or relative(g, gradient_of_q(Q, A, G, v[i : i + 1])) > 1e-6):
             silent.append(i)
     assert not silent
+
+
+def programs_with_a_kink_at_zero(count: int, m: int = 3) -> tuple[Tensor, Tensor]:
+    """(Q, q) of whole numbers with u >= 0: u_0 is zero with the multiplier zero, exactly, others as it comes."""
+    root = torch.randint(-2, 3, (count, m, m)).to(DOUBLE)
+    Q = root @ root.mT + torch.eye(m, dtype=DOUBLE)
+    part = torch.randint(0, 3, (count, m))  # on the edge, not active, active
+    part[:, 0] = 0
+    u, pull = 2 * (part == 1).to(DOUBLE), (part == 2).to(DOUBLE)
+    return Q, pull - (Q @ u.unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize(
+    ("solver", "dtype", "unit"),
+    [
+        ("newton", torch.float64, 1.0),
+        ("newton", torch.float64, 1e-9),
+        ("newton", torch.float32, 1.0),
+        ("scipy", torch.float64, 1.0),
+    ],
+)
+def test_a_kink_where_an_unknown_vanishes_and_so_do_all_of_its_forces_is_told(solver, dtype, unit):
+    node = DeclarativeNode(quadratic, inequality=lambda Q, q, u: -u, solver=SOLVERS[solver], start=3)  # noqa: ARG005
+    silent = []
+    for i, (Q, q) in enumerate(zip(*programs_with_a_kink_at_zero(8), strict=True)):
+        with listening() as words:
+            node((unit * Q[None]).to(dtype), (unit * q[None]).to(dtype).requires_grad_())
+        silent += [] if any("kink" in word for word in words) else [i]
+    assert not silent
