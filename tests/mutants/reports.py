@@ -28,8 +28,8 @@ ADAPTIVE = [
     ),
     Mutant(
         "declarative/adaptive.py",
-        "used = v.ne(0).any(-1)",
-        "used = v.eq(v).any(-1)",
+        "used = v.ne(0).any(-1)  #",
+        "used = v.eq(v).any(-1)  #",
         "problems that the loss does not use vote",
         ("library/test_adaptive.py::test_problems_that_the_loss_does_not_use_do_not_vote",),
     ),
