@@ -221,3 +221,13 @@ def test_sparse_where_it_cannot_be_had_is_an_error():
     node = DeclarativeNode(full, start=m, structure="sparse")
     with pytest.raises(ValueError, match="structure='dense'"):
         node(torch.zeros(1, m, dtype=DOUBLE))
+
+
+def test_a_saddle_point_is_no_solution():
+    node = DeclarativeNode(
+        lambda x, u: (u[1:] - x[1:]).square().sum() - u[0].square() + u[0].pow(4),
+        solver=lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:]], -1),
+        structure="sparse",
+    )
+    with pytest.raises(SolverError, match="not_optimal"):
+        node(inputs())
