@@ -68,6 +68,7 @@ PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations b
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
+CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more than
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 STRAY = 1e-2  # a point that is violated by more is far from feasible
@@ -316,7 +317,9 @@ class _Loop:
         model = _finite_model(model)
         state, factors, damped = _regularised(model, state, stepping, REACH * self._reach(state))
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = self._saddle(model, state, stepping & self._is_stationary(model) & (state.shift > 0))
+        saddle = self._saddle(
+            model, state, stepping & self._is_stationary(model) & (state.shift > 0) & (record.nudges < NUDGES)
+        )
         result, accepted = self._search(model, state, factors, stepping & ~saddle)
         wild = damped & accepted & (largest(result.y.abs()) > WILD * largest(state.y.abs()).clamp(min=1.0))
         if bool(wild.any()):  # equalities that contradict each other, slightly, say nothing about the multipliers
@@ -360,7 +363,11 @@ class _Loop:
         here = self._height(model, state.u)
         rounding = 100 * torch.finfo(here.dtype).eps * (model.objective.abs() + here.abs())
         falls = self._lowest_along(model, state, direction)[1] < here - rounding
-        return suspected & ((curvature < -CURVED) | (falls & (curvature < FAINT)))
+        # Beside the forces that balance, curvature may be what is left of terms that cancel, multipliers being inexact.
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
+        forces = (times(model.jacobian.mT.abs(), model.y.abs()) * unit.abs()).sum(-1)
+        clear = (curvature < -CURVED) & ((unit * times(model.hessian, unit)).sum(-1) < -CANCELLED * forces)
+        return suspected & (clear | (falls & (curvature < FAINT)))
 
     def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)
         """The objective with violations weighted more than their multipliers: it is least at minima."""
