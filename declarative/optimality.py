@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Form, Layout, Pair, or_one, total
+from .linear import DenseSystem, Form, Layout, Pair, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
 from .structure import General, Place, Structure, stores_hessian
@@ -488,6 +488,12 @@ def _is_minimum(
         return torch.ones_like(near)
     sign = factors.curvature()
     good: Tensor = sign > 0
+    if bool(((sign < 0) & near).any()):
+        faint, direction = _faintest(terms, active)
+        rows = ((sign < 0) & near & faint).nonzero().flatten()
+        if len(rows):
+            falls = _falls(batch, terms, multipliers, active, rows, direction[rows])
+            good = good.index_put((rows,), ~falls)
     if bool(((sign == 0) & near).any()):
         problems, directions = factors.flat_directions()
         if not len(problems):
@@ -495,6 +501,24 @@ def _is_minimum(
         falls = _falls(batch, terms, multipliers, active, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
+
+
+def _faintest(terms: _Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
+    """Whether the most negative curvature along the constraints is nothing; and its direction.
+
+    It is if it changes f by less than rounding errors, were u to change along it by its largest entry. That happens to
+    an unknown that does not matter where the others are, such as an angle at a pole.
+    """
+    if not isinstance(terms.system, DenseSystem):
+        return torch.zeros_like(active.sum(-1), dtype=torch.bool), terms.u
+    rows = torch.where(active.unsqueeze(-1), terms.jacobian, 0.0)
+    rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    free = eye - torch.linalg.pinv(rows) @ rows if rows.shape[1] else eye
+    values, vectors = torch.linalg.eigh(free @ terms.system.hessian.nan_to_num(0.0, 0.0, 0.0) @ free)
+    energy = (terms.force * terms.u.abs()).sum(-1)
+    small = ROUNDING * torch.finfo(values.dtype).eps * energy
+    return values[:, 0] * terms.longest.squeeze(-1).square() >= -small, vectors[..., 0]
 
 
 def _falls(

@@ -64,9 +64,11 @@ BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+SLOW = 0.8  # of the violation left by a step towards feasibility: another way may be better
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
+CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more than
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 STRAY = 1e-2  # a point that is violated by more is far from feasible
@@ -287,7 +289,9 @@ class _Loop:
         convex, state, damping = _regularised(model, state, stepping, REACH * self._reach(state))
         damped = damping > 0
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = self._saddle(model, state, stepping & self._is_stationary(model) & (state.shift > 0))
+        saddle = self._saddle(
+            model, state, stepping & self._is_stationary(model) & (state.shift > 0) & (record.nudges < NUDGES)
+        )
         result, accepted = self._search(convex, state, damping, stepping & ~saddle)
         wild = damped & accepted & (largest(result.y.abs()) > WILD * largest(state.y.abs()).clamp(min=1.0))
         if bool(wild.any()):  # equalities that contradict each other, slightly, say nothing about the multipliers
@@ -331,7 +335,13 @@ class _Loop:
         here = self._height(model, state.u)
         rounding = 100 * torch.finfo(here.dtype).eps * (model.objective.abs() + here.abs())
         falls = self._lowest_along(model, state, direction)[1] < here - rounding
-        return suspected & ((curvature < -CURVED) | (falls & (curvature < FAINT)))
+        # Beside the forces that balance, curvature may be what is left of terms that cancel, multipliers being inexact.
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
+        layout = model.layout
+        forces = (layout.jacobian.multiply_transposed(model.jacobian.abs(), model.y.abs()) * unit.abs()).sum(-1)
+        bend = (unit * layout.hessian.multiply(model.hessian, unit)).sum(-1)
+        clear = (curvature < -CURVED) & (bend < -CANCELLED * forces)
+        return suspected & (clear | (falls & (curvature < FAINT)))
 
     def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)
         """The objective with violations weighted more than their multipliers: it is least at minima."""
@@ -416,11 +426,10 @@ class _Loop:
         best, least = state.u, total
         for damping in (1e-10, 1e-6, 1e-3, 0.1, 10.0, 1e3):
             place = state.u + _least_violation(model.layout, model.hessian, rows, wrong, damping * unit)
-            values = values_at(self.batch, self.scales, place)
-            missed = torch.cat([values[1][:, : model.p], values[1][:, model.p :].clamp(min=0.0)], -1).square().sum(-1)
-            better = (missed < least) & values[0].isfinite()
-            best = torch.where(better.unsqueeze(-1), place, best)
-            least = torch.where(better, missed, least)
+            best, least = self._less_violated(place, best, least)
+        slow = restoring & (least > SLOW * total)
+        if bool(slow.any()):
+            best, least = self._along_curvature(model, state, rows, wrong, (best, least), slow)
         stuck = restoring & (least > (1 - 1e-6) * total)
         pushed = stuck & (record.nudges < PUSHES)
         if bool(pushed.any()):
@@ -433,6 +442,38 @@ class _Loop:
         goal = torch.where(enough, torch.inf, record.goal)
         fresh = self._afresh(state, torch.where(restoring.unsqueeze(-1), best, state.u)).where(restoring, state)
         return fresh, dataclasses.replace(record, failures=failures, goal=goal, nudges=record.nudges + pushed)
+
+    def _less_violated(self, place: Tensor, best: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        """The best point so far and its violation, or another place where it is less."""
+        objective, values = values_at(self.batch, self.scales, place)
+        p = self.batch.p
+        missed = torch.cat([values[:, :p], values[:, p:].clamp(min=0.0)], -1).square().sum(-1)
+        better = (missed < least) & objective.isfinite()
+        return torch.where(better.unsqueeze(-1), place, best), torch.where(better, missed, least)
+
+    def _along_curvature(
+        self, model: Model, state: State, rows: Tensor, wrong: Tensor, found: tuple[Tensor, Tensor], which: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Better points along the most negative curvature of the violation: steps by slopes end at its saddle points.
+
+        The second derivative of |c|^2 / 2 is J'J + sum_i c_i D^2 c_i.
+        """
+        weights = wrong * self.scales.rows * torch.where(which, 1.0, 0.0).unsqueeze(-1)
+        bend = self.batch.hessian(state.u, -weights) - self.batch.hessian(state.u, torch.zeros_like(weights))
+        form = model.layout.jacobian
+        size = (
+            form.multiply_transposed(rows.square(), torch.ones_like(wrong)) + model.layout.hessian.diagonal(bend).abs()
+        )
+        size = torch.maximum(size, 1e-8 * size.amax(-1, keepdim=True)).clamp(min=1e-12)
+        curvature, direction = model.layout.least_curvature(
+            bend.nan_to_num(0.0, 0.0, 0.0), rows, torch.ones_like(wrong), size, 0
+        )
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
+        unit = torch.where((which & (curvature < 0)).unsqueeze(-1) & unit.isfinite(), unit, 0.0)
+        best, least = found
+        for length in PROBES:
+            best, least = self._less_violated(state.u + length * unit, best, least)
+        return best, least
 
     def _afresh(self, state: State, u: Tensor, slacks: Tensor | None = None) -> State:
         """Slacks (unless they are given) and multipliers for a point that no step led to."""
