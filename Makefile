@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run test lint bench docs soak sweep mutants clean
+.PHONY: run run-full test lint bench docs soak sweep mutants clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
+
+# Longer training and more sizes, where that says more: hours. What is finished is kept.
+run-full: $(READY)
+	$(BIN)/python -m experiments all --full
 
 test: $(READY)
 	$(BIN)/python -m pytest

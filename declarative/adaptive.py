@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -19,6 +19,7 @@ from .arguments import is_number, require_counts, require_flags
 from .derivatives import Point
 from .gradients import RULES, Rule, as_rule
 from .linear.contract import Pair
+from .theory.certificate import SchurComplement, certify
 from .theory.propositions import cosine
 from .torchside import value_is_hidden
 
@@ -63,16 +64,24 @@ class Adaptive(Rule):
     where a decision cannot depend on values; the pass that ``create_graph=True`` records (the one that then
     differentiates it is an ordinary one); and losses that use the multipliers.
 
+    With ``certified`` there are no probes: in every pass the cheap gradient is used if it is *proven* to descend for
+    each problem of the batch (:func:`declarative.theory.certificate.certify`), and the exact one if not. For an input
+    that the batch shares nothing is proven. What it needs, and when it pays, is told there.
+
     Args:
         cheap: the approximate rule, a name or an instance.
         probe_every: how many backward passes from one probe to the next.
-        threshold: the cosine that a problem's cheap gradient must reach. 0.9 saves the most backward work; to end a run
-            as low as the exact gradient would, about 0.99 is needed (in optimal transport the cosine is above 0.9 for
-            most of the training, and the loss suffers nevertheless).
-        fraction: the share of the batch that must reach it.
+        threshold: the cosine that a problem's cheap gradient must reach, 0.9 unless said otherwise. That saves the most
+            backward work; to end a run as low as the exact gradient would, about 0.99 is needed (in optimal transport
+            the cosine is above 0.9 for most of the training, and the loss suffers nevertheless). With ``certified`` it
+            is the share of the decrease promised by the cheap gradient that must be proven to be kept,
+            g'g_hat / ||g_hat||^2, and 0 unless said otherwise.
+        fraction: the share of the batch that must reach it, half of it unless said otherwise; with ``certified`` all.
         patience: how many probes in a row must fail before the exact gradient takes over.
         returns: whether to go on probing after that, and back to the cheap gradient when a probe succeeds.
         keep: how many probes to remember.
+        certified: whether to prove instead of probing; or a function of the point that returns a SchurComplement, if
+            more is known of it than the library finds out.
 
     Example:
         >>> import torch
@@ -96,15 +105,18 @@ class Adaptive(Rule):
         self,
         cheap: str | Rule = "unconstrained",
         probe_every: int = 50,
-        threshold: float = 0.9,
+        threshold: float | None = None,
         *,
-        fraction: float = 0.5,
+        fraction: float | None = None,
         patience: int = 1,
         returns: bool = False,
         keep: int = 1000,
+        certified: bool | Callable[[Point], SchurComplement] = False,
     ) -> None:
         require_counts(probe_every=probe_every, patience=patience, keep=keep)
-        require_flags(returns=returns)
+        require_flags(returns=returns, **({} if callable(certified) else {"certified": certified}))
+        threshold = (0.0 if certified else 0.9) if threshold is None else threshold
+        fraction = (1.0 if certified else 0.5) if fraction is None else fraction
         if not is_number(threshold) or not -1 <= threshold <= 1:
             raise ValueError(f"threshold is a cosine and must be between -1 and 1, but is {threshold!r}.")
         if not is_number(fraction) or not 0 < fraction <= 1:
@@ -117,6 +129,7 @@ class Adaptive(Rule):
         self.fraction = fraction
         self.patience = patience
         self.returns = returns
+        self.certified = certified
         self.calls = 0
         self.cheap_calls = 0
         self.uses_cheap = True
@@ -139,6 +152,8 @@ class Adaptive(Rule):
         exact = RULES["exact"]
         if torch.is_grad_enabled() or value_is_hidden(v) or value_is_hidden(w) or bool(w.any()):
             return exact.pull(point, v, w, wanted)
+        if self.certified:
+            return self._prove(point, v, w, wanted)
         with self._lock:
             call, cheap = self.calls, self.uses_cheap
             probing = call >= self._due and (cheap or self.returns)
@@ -149,6 +164,22 @@ class Adaptive(Rule):
         if probing:
             return self._probe(call, point, v, w, wanted)
         return (self.cheap if cheap else exact).pull(point, v, w, wanted)
+
+    def _prove(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        """The cheap gradient if it is proven to descend, else the exact one."""
+        asked = v.ne(0).any(-1)
+        proven = False
+        cheap: tuple[Tensor, ...] = ()
+        if bool(asked.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
+            cheap = self.cheap.pull(point, v, w, wanted)
+            complement = self.certified(point) if callable(self.certified) else None
+            proof = certify(point, v, cheap, wanted, complement, share=self.threshold)
+            proven = float(proof.descends[asked].double().mean()) >= self.fraction
+        with self._lock:
+            self.uses_cheap = proven
+            self.calls += 1
+            self.cheap_calls += proven
+        return cheap if proven else RULES["exact"].pull(point, v, w, wanted)
 
     def _probe(self, call: int, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """Compute both gradients of every problem, compare them, and return the exact one."""
@@ -248,8 +279,7 @@ class Adaptive(Rule):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        history = self.history
-        last = f", last cosine {history[-1].median:.2f}" if history else ""
+        last = f", last cosine {self.history[-1].median:.2f}" if self.history else ""
         now = "cheap" if self.uses_cheap else "exact"
         counts = f"{self.cheap_calls} of {self.calls} backward passes were cheap"
         return f"Adaptive(cheap={self.cheap!r}, now {now}, {counts}{last})"
@@ -263,10 +293,7 @@ def _as_probes(history: object) -> list[Probe]:
     """
     names = {entry.name for entry in dataclasses.fields(Probe)}
     for one in history if isinstance(history, list) else [history]:
-        if (
-            not isinstance(one, dict)
-            or one.keys() != names
-            or not all(isinstance(x, int | float) for x in one.values())
-        ):
+        values = list(one.values()) if isinstance(one, dict) and one.keys() == names else [None]
+        if not all(isinstance(x, int | float) for x in values):
             raise ValueError(f"history must be a list of probes, as state_dict() returns it, but there is {one!r}.")
     return [Probe(**one) for one in history]  # type: ignore[attr-defined]

@@ -10,20 +10,26 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .inputs import Inputs, Start
+from .bounds import Bounds
+from .functions import UserFunction, as_written, count_weights, has_objective, layout_of
+from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
 from .remedies import (
+    BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
     batched_start_message,
     captured_message,
     corners_message,
+    equations_message,
     explain,
     steps_message,
 )
 from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, plain, versions
+from .starts import Start, one_problem
+from .torchside import has_tangent, in_transform, is_mapped, versions
+from .unknowns import Layout
 
 FUNCTIONS = ("objective", "equality", "inequality")
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
@@ -58,7 +64,23 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
             )
         if name != "objective":
             counts[name] = math.prod(shape)
-    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"])
+    if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
+        raise ValueError(equations_message(counts["equality"], batch.m))
+    if gradients and batch.problem.bounds is not None:
+        _refuse_captured_bounds(batch, batch.problem.bounds, u)
+    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"] + batch.bounds)
+
+
+def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
+    """A bound that is a function must get what it depends on as arguments, or gradients would be lost."""
+    xs = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+    with torch.enable_grad():
+        rows = bounds.rows(xs, flat(u)[0].detach(), batch.shape)
+    if rows.requires_grad:
+        raise ValueError(
+            "a bound reaches a tensor that requires a gradient other than through its arguments, and that gradient "
+            "would be lost: pass the tensor to the node as an input."
+        )
 
 
 def _functions(problem: Problem) -> list[tuple[str, Function]]:
@@ -72,7 +94,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
     ancestry = Ancestry(value)
     captured = [leaf for leaf in ancestry.leaves if leaf is not probe]
     if gradients and (captured or (in_transform() and value.requires_grad)):
-        raise ValueError(captured_message(name, function, captured))
+        raise ValueError(captured_message(name, as_written(function), captured))
     if name == "objective" and len(captured) == len(ancestry.leaves) and not in_transform():
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
@@ -95,9 +117,12 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
     with torch.enable_grad(), _explained(batch, name, function, u.dtype):
         value: Tensor = torch.vmap(noted, in_dims=(*batch.in_dims, 0))(*watched)
     if not isinstance(returned[0], Tensor):
-        raise TypeError(f"{name} must return a tensor, but returned {type(returned[0]).__name__}.")
+        several = "" if name == "objective" else ", or a dict or tuple of tensors"
+        raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")
     if versions(watched) != before:
-        raise ValueError(f"{name} {IN_PLACE}")
+        own = len(xs) - count_weights(function)
+        buffers = versions(xs[own:]) != before[own:-1]
+        raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
 
 
@@ -109,9 +134,11 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
-        pairs = zip(batch.xs, batch.in_dims, strict=True)
+        own = len(batch.xs) - count_weights(function)
+        pairs = zip(batch.xs[:own], batch.in_dims, strict=False)
         shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
-        error.add_note(explain(error, name, function, [*shapes, tuple(batch.shape)], dtype))
+        unknown = layout_of(function) or tuple(batch.shape)
+        error.add_note(explain(error, name, as_written(function), [*shapes, unknown], dtype))
         raise
 
 
@@ -151,24 +178,38 @@ def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None
         ValueError: there is such a tensor.
     """
     for one in start if isinstance(start, list) else [start]:
-        if not (isinstance(one, Tensor) and one.dim() > 1 and one.shape[0] == inputs.size and inputs.batched):
-            continue
-        alike = [i for i, x in enumerate(inputs.xs) if inputs.in_dims[i] == 0 and x.shape[1:] == one.shape[1:]]
-        if alike and _take_rows(problem, one, inputs):
-            raise ValueError(batched_start_message(tuple(one.shape), alike[0]))
+        if isinstance(one, Tensor) and inputs.batched:
+            _refuse_rows(problem, one, inputs)
+
+
+def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
+    layout = layout_of(problem.objective)
+    parts = {"": start.shape} if layout is None else dict(zip(layout.names, layout.shapes, strict=True))
+    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
+        return
+    for name, shape in parts.items():
+        own = zip(inputs.xs, inputs.in_dims, strict=True)
+        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
+        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
+            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
 
 
 def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
-    """Whether the functions work for one problem with a row of the start as u."""
-    pairs = zip(inputs.xs, inputs.in_dims, strict=True)
-    one = [plain(x) if dim is None else plain(x)[0] for x, dim in pairs]
-    u = start[0].detach().to(device=one[0].device, dtype=inputs.work)
+    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
+    one, layout = one_problem(inputs), layout_of(problem.objective)
+    row = start[0] if layout is None else torch.cat([x[0].flatten() for x in layout.parts(start)])
+    u = row.detach().to(device=one[0].device, dtype=inputs.work)
+    of_rows = None if layout is None else layout.of_rows()
     try:
         with torch.no_grad():
-            values = {name: function(*one, u) for name, function in _functions(problem)}
+            values = {name: _with_layout(f, of_rows)(*one, u) for name, f in _functions(problem)}
     except Exception:  # the functions may raise anything
         return False
     return all(value.dim() <= (name != "objective") for name, value in values.items())
+
+
+def _with_layout(function: Function, layout: Layout | None) -> Function:
+    return dataclasses.replace(function, layout=layout) if isinstance(function, UserFunction) else function
 
 
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
@@ -189,4 +230,4 @@ def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[in
         with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
-            raise ValueError(captured_message(name, function, []))
+            raise ValueError(captured_message(name, as_written(function), []))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import Factorisation, Pair, ReusedSystem, System, times
+from .linear import System
 from .problem import Batch
 from .structure import Kind, Place, Structure
 
@@ -27,8 +27,8 @@ class Point:
         builder: builds a structured system instead of the general ones.
         byproduct: what the solver left for the builder, (batch, ...); most leave nothing.
         structure: what is known of the Hessian: ``auto``, ``dense``, ``diagonal`` or ``matrix-free``.
-        factors: of the full system, that the solver left for a pass that is not itself differentiated.
-        jacobian: A, if it is known already, likewise.
+        factors: what the solver left for the builder of a pass that is not itself differentiated.
+        jacobian, hessian: A and H, if the verdict has left them for such a pass.
     """
 
     batch: Batch
@@ -38,25 +38,16 @@ class Point:
     builder: SystemBuilder | None = None
     byproduct: Tensor | None = None
     structure: Structure = "auto"
-    factors: Factorisation | None = None
+    factors: object | None = None
     jacobian: Tensor | None = None
+    hessian: Tensor | None = None
 
     def system(self, kind: Kind) -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
         if self.builder is not None:
             return self.builder(self, kind)
-        place = Place(self.batch, self.u, self.multipliers, self.active, self.structure, self.jacobian)
-        if kind == "full" and self.factors is not None:
-            return self._reused(self.factors, place)
-        return place.system(kind)
-
-    def _reused(self, factors: Factorisation, place: Place) -> System:
-        rows = place.rows()
-
-        def product(z: Tensor, s: Tensor) -> Pair:
-            return self.batch.product(self.u, self.multipliers, z, s), times(rows, z)
-
-        return ReusedSystem(factors, product, place.dense)
+        known = self.jacobian, self.hessian
+        return Place(self.batch, self.u, self.multipliers, self.active, self.structure, *known).system(kind)
 
 
 @dataclass(frozen=True)
@@ -102,10 +93,10 @@ class Derivatives:
     active: Tensor
 
     @classmethod
-    def at(cls, point: Point) -> Derivatives:
-        """Form all the matrices. Back-propagation never does."""
-        batch, u, multipliers = point.batch, point.u, point.multipliers
-        wanted = [i for i, x in enumerate(batch.xs) if x.is_floating_point()]
+    def at(cls, point: Point, own: int | None = None) -> Derivatives:
+        """Form all the matrices, for the first ``own`` inputs. Back-propagation never does."""
+        batch, u, multipliers = point.batch.dense(), point.u, point.multipliers
+        wanted = [i for i, x in enumerate(batch.xs[:own]) if x.is_floating_point()]
         shapes = [x.shape if dim is None else x.shape[1:] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
         n = sum(shapes[i].numel() for i in wanted)
         if not batch.size:

@@ -13,15 +13,16 @@ from torch import Tensor
 
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
 from .errors import NumericalWarning
-from .inputs import InDims, Start, default_points, defined_start, initial_points
-from .linear import Factorisation
+from .inputs import InDims
+from .linear import DENSE, total
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
 from .remedies import IN_PLACE
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .structure import Structure
+from .starts import Start, default_points, defined_start, initial_points
+from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
 
 
@@ -36,6 +37,7 @@ class Plan:
     on_failure: str
     structure: Structure
     recordings: Recordings | None  # None: the functions are called
+    layouts: Layouts | None  # None: derivatives are dense
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,36 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
+    own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The inputs, and the start if one was passed."""
         return (tuple(tensors[:-1]), tensors[-1]) if self.warm else (tuple(tensors), None)
 
+    def problem(self, shape: torch.Size, device: torch.device) -> Problem:
+        """The problem, with bounds for u of this shape."""
+        problem = self.plan.problem
+        if problem.bounds is None:
+            return problem
+        return dataclasses.replace(problem, bounds=problem.bounds.resolved(shape, device))
+
     def batch(self, xs: tuple[Tensor, ...], solution: Solution) -> Batch:
         """The problems of this call, once a solution has told their sizes."""
         p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
         shape = solution.y.shape[1:]
-        return Batch(self.plan.problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+        problem = self.problem(shape, xs[0].device)
+        batch = Batch(problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
+        layouts = self.plan.layouts
+        return batch if layouts is None else dataclasses.replace(batch, layout=layouts.known(batch))
 
 
 @dataclass(frozen=True)
 class Workspace:
     """What the forward pass has computed anyway, for a backward pass that is not itself differentiated."""
 
-    factors: Factorisation | None = None
-    jacobian: Tensor | None = None  # A at the solutions, (size, k, m)
+    factors: object | None = None  # of a structured system, which knows what they are
+    jacobian: Tensor | None = None  # A at the solutions, in the form of the batch
+    hessian: Tensor | None = None  # H, likewise, or its diagonal
     messages: tuple[str, ...] = ()
 
 
@@ -77,17 +91,59 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         if not call.size:
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0])
+        if batch.problem.bounds is not None and call.plan.solver.needs_start:
+            starts = [batch.problem.bounds.inside(xs, call.in_dims, one) for one in starts]
         starts = _defined(call, batch, starts, start)
-        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in zip(xs, call.in_dims, strict=True)]).all(0)
-        raw = _solve_from_all(call.plan, batch, [flat(one) for one in starts], finite)
-        own = call.plan.solver.assess(batch, raw)
-        found = own or raw.assessment or assess_in_double(batch, raw, call.plan, flat(starts[0]))
+        if call.plan.layouts is not None:
+            layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
+            batch = dataclasses.replace(batch, layout=layout)
+        pairs = zip(xs[: call.own], call.in_dims, strict=False)
+        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in pairs]).all(0)
+        raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
+        if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
+            batch = _densely(call.plan, batch)
+            raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
         codes = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
+        if batch.problem.bounds is not None:
+            within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
+            raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
         _report(call, batch, solution, found)
     if bool(codes.any()) or not call.differentiable:
         return solution, Workspace(messages=raw.messages)
-    return solution, Workspace(raw.factors, None if own is not None else found.jacobian, raw.messages)
+    if own is not None:
+        return solution, Workspace(factors=raw.factors, messages=raw.messages)
+    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
+
+
+def _solve_and_assess(
+    plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor
+) -> tuple[RawSolution, Assessment | None, Assessment]:
+    """What the solver found, what it says of that itself, and the verdict."""
+    raw = _solve_from_all(plan, batch, [flat(one) for one in starts], finite)
+    own = plan.solver.assess(batch, raw)
+    return raw, own, own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
+
+
+def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
+    """Whether the pattern that was found for these shapes is that of the functions as they are now."""
+    rows = (found.residual < torch.inf).nonzero().flatten()
+    part = batch.select(rows)
+    return not len(rows) or holds(part, raw.y[rows], found.multipliers[rows])
+
+
+def _densely(plan: Plan, batch: Batch) -> Batch:
+    """The batch with all entries of its derivatives, from now on."""
+    assert plan.layouts is not None
+    plan.layouts.forget(batch)
+    warnings.warn(
+        "the functions depend on unknowns that they did not depend on before, such as by a captured tensor that was "
+        "zero: the sparse pattern does not hold any more, and derivatives are dense from now on. A new node finds the "
+        "new pattern.",
+        NumericalWarning,
+        stacklevel=2,
+    )
+    return batch.dense()
 
 
 def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:
@@ -114,8 +170,9 @@ def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
 
 def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
     """The batch, once its functions have been looked at; those that are recorded are looked at once per shape."""
-    plan, recordings = call.plan, call.plan.recordings
-    batch = Batch(plan.problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
+    recordings = call.plan.recordings
+    problem = call.problem(first.shape[1:], first.device)
+    batch = Batch(problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
     shapes = (call.gradients, call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
     counts = None if recordings is None else recordings.counts(shapes)
     if counts is None:
@@ -163,7 +220,8 @@ def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
     if versions(xs) != before:
         raise ValueError(f"the closed form {IN_PLACE}")
     if not isinstance(y, Tensor):
-        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}.")
+        several = "; for several unknowns, tell their shapes with start=" if isinstance(y, dict | tuple | list) else ""
+        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}{several}.")
     if all(dim is None for dim in call.in_dims):
         y = y.unsqueeze(0)
     if y.dim() == 0 or y.shape[0] != call.size:
@@ -251,8 +309,8 @@ def _judge(
 def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
     """Where a function or its slope has no value."""
     objective, slope, values, jacobian = batch.slopes(u)
-    total = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
-    return ~(total + jacobian.sum((-2, -1))).isfinite()
+    rest = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
+    return ~(rest + total(jacobian)).isfinite()
 
 
 def _solution(

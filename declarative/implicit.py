@@ -49,6 +49,7 @@ class Spec:
             structure=self.plan.structure,
             factors=None if left is None else left.factors,
             jacobian=None if left is None else left.jacobian,
+            hessian=None if left is None else left.hessian,
         )
 
 

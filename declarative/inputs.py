@@ -1,19 +1,17 @@
-"""From what a user passes to a batch with its dimension first: inputs and starting points."""
+"""From what a user passes to a batch with its dimension first."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .torchside import tracer, without_values
+from .unknowns import is_whole
 
 InDims = int | None | tuple[int | None, ...]
-OneStart = int | Sequence[int] | Tensor | Callable[..., Tensor]
-Start = OneStart | list[OneStart] | None
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -28,6 +26,21 @@ class Inputs:
     batched: bool  # False: one problem, without a batch dimension
     dtype: torch.dtype  # of the output
     work: torch.dtype  # that it is computed in
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> Inputs:
+        """The same, and the tensors of modules, by name, as inputs that the batch shares.
+
+        They take part in the precision that is worked in; the output has that of the inputs proper.
+        """
+        for name, x in weights.items():
+            check_tensor(name, x)
+        every = (*self.xs, *weights.values())
+        check_devices(every, tuple(weights))
+        floating = any(x.is_floating_point() for x in self.xs)
+        dtype = self.dtype if floating else _common_dtype(every)
+        work = _working_dtype(_common_dtype(every))
+        xs = tuple(x.to(work) if x.is_floating_point() else x for x in every)
+        return replace(self, xs=xs, in_dims=(*self.in_dims, *(None,) * len(weights)), dtype=dtype, work=work)
 
 
 def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
@@ -54,8 +67,7 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         words = ", ".join(f"input {i}: {size}" for i, size in sizes.items())
         raise ValueError(f"the inputs have different batch sizes ({words}); in_dims says which dimension is the batch.")
     dtype = _common_dtype(xs)
-    half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
-    work = torch.float32 if half else dtype
+    work = _working_dtype(dtype)
     moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, dims, strict=True)]
     return Inputs(
         xs=tuple(x.to(work) if x.is_floating_point() else x for x in moved),
@@ -87,18 +99,19 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
 
 
-def check_devices(xs: Sequence[object]) -> None:
-    """Refuse tensors from several devices.
+def check_devices(xs: Sequence[object], names: Sequence[str] = ()) -> None:
+    """Refuse tensors from several devices; those after the inputs have names.
 
     Raises:
         ValueError: there are such.
     """
-    places = {i: x.device for i, x in enumerate(xs) if isinstance(x, Tensor)}
-    for i, place in places.items():
+    labels = [*(f"input {i}" for i in range(len(xs) - len(names))), *names]
+    places = {label: x.device for label, x in zip(labels, xs, strict=True) if isinstance(x, Tensor)}
+    for label, place in places.items():
         first = next(iter(places))
         if place != places[first]:
             raise ValueError(
-                f"all inputs must be on one device, but input {first} is on {places[first]} and input {i} on {place}."
+                f"all inputs must be on one device, but {first} is on {places[first]} and {label} on {place}."
             )
 
 
@@ -126,6 +139,11 @@ def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
     for other in floating[1:]:
         dtype = torch.promote_types(dtype, other)
     return dtype
+
+
+def _working_dtype(dtype: torch.dtype) -> torch.dtype:
+    half = dtype in (torch.float16, torch.bfloat16)  # for which there is no linear algebra
+    return torch.float32 if half else dtype
 
 
 def refuse_without_values(xs: Sequence[object]) -> None:
@@ -161,138 +179,12 @@ def check_in_dims(in_dims: object) -> InDims:
     Raises:
         TypeError: it is neither an int nor None, nor a sequence of these.
     """
-    if in_dims is None or _whole(in_dims):
+    if in_dims is None or is_whole(in_dims):
         return in_dims  # type: ignore[return-value]
-    if isinstance(in_dims, Sequence) and not isinstance(in_dims, str) and all(d is None or _whole(d) for d in in_dims):
+    if (
+        isinstance(in_dims, Sequence)
+        and not isinstance(in_dims, str)
+        and all(d is None or is_whole(d) for d in in_dims)
+    ):
         return tuple(in_dims)
     raise TypeError(f"in_dims must be an int or None, for all inputs or one for each, but is {in_dims!r}.")
-
-
-def _whole(n: object) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool)
-
-
-def check_start(start: Start) -> Start:
-    """Refuse what cannot be a start before anything is solved; numbers become shapes."""
-    if isinstance(start, list) and start and not all(isinstance(one, int) for one in start):
-        return [_check_one_start(one) for one in start]
-    return None if start is None else _check_one_start(start)  # type: ignore[arg-type]
-
-
-def _check_one_start(start: OneStart) -> OneStart:
-    if isinstance(start, Tensor):
-        check_tensor("start", start)
-        refuse_without_values((start,))
-        if not start.numel():
-            raise ValueError(f"start has shape {tuple(start.shape)}: u must have at least one entry.")
-        return start
-    if callable(start):
-        return start
-    shape: object = (start,) if isinstance(start, int) else start
-    if isinstance(shape, Sequence) and not isinstance(shape, str) and all(_whole(n) and 0 <= n < 2**31 for n in shape):
-        if math.prod(shape) == 0:
-            raise ValueError(f"start has shape {tuple(shape)}: u must have at least one entry.")
-        return torch.Size(shape)
-    raise TypeError(
-        "start must be the shape of u (an int or ints), a tensor, a function (*xs) -> u for one problem, or a list of "
-        f"tensors or functions to try, but is {start!r}."
-    )
-
-
-def warm_start(start: Tensor, inputs: Inputs) -> Tensor:  # (size, *shape)
-    """A start that was passed with the call: a point for each problem, such as the last solution."""
-    if not isinstance(start, Tensor):
-        raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
-    check_tensor("start", start)
-    refuse_without_values((start,))
-    start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
-    if start.dim() == 0 or start.shape[0] != inputs.size:
-        raise ValueError(
-            f"start must have one point for each of the {inputs.size} problems, like the node's output, but has shape "
-            f"{tuple(start.shape)}."
-        )
-    return start.to(device=inputs.xs[0].device, dtype=inputs.work)
-
-
-def initial_points(
-    start: OneStart | None,
-    xs: tuple[Tensor, ...],
-    in_dims: tuple[int | None, ...],
-    size: int,
-    dtype: torch.dtype,
-) -> Tensor:  # (size, *shape)
-    """Where an iterative solver starts; for a shape, the first of the :func:`default_points`."""
-    device = xs[0].device
-    if isinstance(start, torch.Size):
-        one = _irregular_point(start, dtype, device)
-    elif isinstance(start, Tensor):
-        one = start.detach().to(device=device, dtype=dtype)
-    elif callable(start):
-        return _called_start(start, xs, in_dims, size, dtype)
-    else:
-        raise ValueError("this solver needs a start.")
-    return one.expand(size, *one.shape).clone()
-
-
-def _irregular_point(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A fixed point within half a unit of the origin.
-
-    The origin itself would be a trap: it is a stationary point of many problems, and the gradient of ||u||^2 = 1
-    vanishes there. So would be any other point of symmetry.
-    """
-    golden = 0.5 * (math.sqrt(5) - 1)
-    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
-    return ((steps * golden) % 1.0 - 0.5).view(shape).to(dtype)
-
-
-def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)
-    """Where to start if nothing but the shape of u is known: ``first``, then places where logarithms are defined.
-
-    Between 1/4 and 3/4; with a sum below 1; near 0; above 1; below 0. All are irregular like the first.
-    """
-    yield first
-    yield 0.25 + first.abs()
-    yield (1.0 + 0.2 * first) / (1.1 * first[:1].numel() + 1.0)
-    yield 1e-3 * (1.0 + first)
-    yield 2.0 + first
-    yield -0.25 - first.abs()
-
-
-def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tensor]) -> Tensor:  # (size, *shape)
-    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
-
-    Example:
-        >>> import torch
-        >>> candidates = [torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]
-        >>> defined_start(candidates, lambda u: u > 0)
-        tensor([ 1.,  2., -1.])
-    """
-    remaining = iter(candidates)
-    start = next(remaining)
-    found = defined(start)
-    for candidate in remaining:
-        if found.all():
-            break
-        better = defined(candidate) & ~found
-        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
-        found = found | better
-    return start
-
-
-def _called_start(
-    start: Callable[..., Tensor],
-    xs: tuple[Tensor, ...],
-    in_dims: tuple[int | None, ...],
-    size: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    plain = [x.detach() for x in xs]
-    if not size:  # no problem to ask: the shape is that of a blank one
-        blank = [x if dim is None else x.new_zeros(x.shape[1:]) for x, dim in zip(plain, in_dims, strict=True)]
-        return start(*blank).to(dtype).unsqueeze(0)[:0]
-    if all(dim is None for dim in in_dims):
-        return start(*plain).detach().to(dtype).unsqueeze(0).clone()
-    value: object = torch.vmap(start, in_dims=in_dims)(*plain)
-    if not isinstance(value, Tensor):
-        raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
-    return value.detach().to(dtype)

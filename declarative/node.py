@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,24 +16,18 @@ from .arguments import require_flags
 from .boundary import refuse_batched_start
 from .derivatives import Derivatives, SystemBuilder
 from .forward import Call, Plan, refuse_captured_in_transform
-from .gradients import Rule, as_rule
+from .functions import has_objective, layout_of
+from .gradients import Rule
 from .implicit import Spec, apply, objective_of
-from .inputs import (
-    Inputs,
-    Start,
-    arrange,
-    check_in_dims,
-    check_start,
-    initial_points,
-    refuse_tracing,
-    refuse_without_values,
-    warm_start,
-)
-from .problem import Function, Problem
+from .inputs import Inputs, check_in_dims, refuse_tracing, refuse_without_values
+from .modules import is_being_made
+from .problem import Function
 from .recording import Recordings
-from .solution import Solution
-from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .structure import Structure
+from .solution import Solution, SolverError
+from .solvers import Solver
+from .starts import Start, check_start, warm_start
+from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners, rule_for
+from .structure import Layouts, Structure
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 
@@ -44,7 +38,7 @@ def _opaque(method: Method) -> Method:
     """A compiled model takes a node as one step: what a solver does depends on values. So a tracer is refused."""
 
     @functools.wraps(method)
-    def whole(self: DeclarativeNode, *xs: Tensor, **options: Tensor | None) -> object:
+    def whole(self: DeclarativeNode, *xs: Tensor, **options: object) -> object:
         refuse_tracing(xs)
         return method(self, *xs, **options)
 
@@ -57,17 +51,25 @@ class DeclarativeNode(nn.Module):
 
         y(x) = argmin_u f(x, u)   subject to   h(x, u) = 0   and   g(x, u) <= 0
 
-    The functions are written for one problem, without a batch dimension, with ``u`` as the last argument.
+    The functions are written for one problem, without a batch dimension, with ``u`` as the last argument. A function
+    may be an ``nn.Module``, or a method of one: its parameters and buffers are then inputs that the batch shares, they
+    get gradients, and the node contains the module.
 
     Args:
-        objective: ``f(*xs, u)``, a scalar.
-        equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution.
-        inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution.
+        objective: ``f(*xs, u)``, a scalar. None: the node solves the equations h(x, u) = 0, as many as there are
+            unknowns.
+        equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution; or several, in a dict or a tuple, of
+            any shapes, and the multipliers are nested like them.
+        inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution; or several.
+        bounds: ``(lower, upper)`` on u: each a number, a tensor of u's shape (infinite entries mean no bound), None, or
+            a function of the inputs of one problem, in which it is then differentiable. Starts are moved inside.
         solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
             By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
         gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
         start: where iterative solvers start: the shape of u, a tensor, or a function ``(*xs) -> u`` for one problem; or
-            a list of these, of which the best solution is kept (for problems with several local minima).
+            a list of these, of which the best solution is kept (for problems with several local minima). A dict or a
+            tuple of shapes or tensors, such as ``{"x": (5, 4), "u": (5, 1)}``, makes several unknowns: the functions
+            get them nested like this as their last argument, and the solution is nested like this.
         in_dims: which dimension of each input is the batch, as in ``torch.vmap``: an int or None (shared by the batch)
             for all inputs, or one for each. With None for all, a call is one unbatched problem.
         on_failure: ``"raise"`` a :class:`SolverError` if a problem cannot be solved, or ``"mask"`` it: the best point
@@ -81,7 +83,8 @@ class DeclarativeNode(nn.Module):
             operations every time. They are then traced in the first call of a shape and replayed after that, which
             saves most of Python's overhead. Tensors that they capture are read anew in every call; Python values
             (numbers, branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are
-            called.
+            called. ``"inductor"`` compiles what was recorded too, by torch's compiler: a shape then takes seconds to a
+            minute when it is first met (the result is kept on disk), and an iteration a fifth of its time after that.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
     threads. Second derivatives of an approximate rule are approximate too.
@@ -103,10 +106,11 @@ class DeclarativeNode(nn.Module):
 
     def __init__(
         self,
-        objective: Function,
+        objective: Function | None,
         equality: Function | None = None,
         inequality: Function | None = None,
         *,
+        bounds: object = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -114,32 +118,32 @@ class DeclarativeNode(nn.Module):
         on_failure: Literal["raise", "mask"] = "raise",
         system: SystemBuilder | None = None,
         structure: Structure = "auto",
-        record: bool = False,
+        record: bool | Literal["inductor"] = False,
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        for name, function in (("objective", objective), ("equality", equality), ("inequality", inequality)):
-            if not callable(function) and (function is not None or name == "objective"):
-                raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        problem = make_problem(objective, equality, inequality, bounds=bounds)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
         if not isinstance(structure, str) or structure not in get_args(Structure):
             names = ", ".join(map(repr, get_args(Structure)))
             raise ValueError(f"structure must be one of {names}, but is {structure!r}.")
-        require_flags(record=record)
+        if record != "inductor":
+            require_flags(record=record)
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
         plan = Plan(
-            problem=Problem(objective, equality, inequality),
-            solver=_as_solver(solver),
+            problem=problem,
+            solver=as_solver(solver),
             start=check_start(start),
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
             structure=structure,
-            recordings=Recordings() if record else None,
+            recordings=Recordings(record == "inductor") if record else None,
+            layouts=None if system is not None else Layouts(),
         )
-        self._spec = Spec(plan, as_rule(gradient), system)
+        self._spec = Spec(plan, rule_for(problem, gradient), system)
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
         if plan.solver.needs_start and start is None:
@@ -147,6 +151,9 @@ class DeclarativeNode(nn.Module):
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
                 "function (*xs) -> u for one problem."
             )
+        for name, owner in owners(problem, {}).items():
+            if owner is not self and not is_being_made(owner):
+                self.add_module(name, owner)
 
     @property
     def gradient(self) -> Rule:
@@ -178,7 +185,7 @@ class DeclarativeNode(nn.Module):
             tensor([[0.2000, 0.0000]])
         """
         other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, rule=as_rule(gradient))
+        other._spec = dataclasses.replace(self._spec, rule=rule_for(self._spec.plan.problem, gradient))
         return other
 
     @property
@@ -194,12 +201,13 @@ class DeclarativeNode(nn.Module):
         return other
 
     @_opaque
-    def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
+    def forward(self, *xs: Tensor, start: Any = None) -> Any:
         """The solutions, (batch, *shape of u), in the dtype and on the device of the inputs.
 
         Args:
             *xs: the inputs.
-            start: where to start this time, a point for each problem: usually the last solution of the same problems.
+            start: where to start this time, a point for each problem: usually the last solution of the same problems,
+                as a tensor (nested, if there are several unknowns) or as the :class:`Solution` itself.
 
         Raises:
             SolverError: a problem was not solved, unless the node masks such problems.
@@ -216,12 +224,12 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode(xs) as xs:
             if without_values(xs):
                 return self._outline(xs)
-            inputs, _, solution = self._solve(xs, start)
+            inputs, call, solution = self._solve(xs, start)
             y = solution.y.to(inputs.dtype)
-        return y if inputs.batched else y[0]
+        return nest_point(call.plan, y if inputs.batched else y[0])
 
     @_opaque
-    def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
+    def solve(self, *xs: Tensor, start: Any = None) -> Solution:
         """Solve the batch and return all that is known about it, differentiable like :meth:`forward`.
 
         Args:
@@ -240,12 +248,14 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode(xs) as xs:
             inputs, call, solution = self._solve(xs, start)
             objective = objective_of(call, inputs.xs, solution) if inputs.size else solution.residual
-            solution = dataclasses.replace(solution, objective=objective)
+            solution = nest(call, inputs.xs, dataclasses.replace(solution, objective=objective))
         return solution.as_given(inputs.dtype, inputs.batched)
 
     @_opaque
     def derivatives(self, *xs: Tensor) -> Derivatives:
         """A, B, C, H, H_hat and the multipliers at the solutions; always with a batch dimension.
+
+        B and C are for the inputs of the call; parameters of modules have no columns in them.
 
         Example:
             >>> import torch
@@ -258,14 +268,15 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             inputs, call, solution = self._solve(xs)
-            return Derivatives.at(self._spec.point(call, inputs.xs, solution))
+            return Derivatives.at(self._spec.point(call, inputs.xs, solution), call.own)
 
     @_opaque
-    def descent(self, *xs: Tensor, v: Tensor | None = None) -> DescentReport:
+    def descent(self, *xs: Tensor, v: Any = None) -> DescentReport:
         """What the cheaper gradient rules would cost here, for the incoming gradient v (the last argument) of the loss.
 
-        The gradients are those of the inputs that require one or, if none does, of all floating-point inputs. Active
-        inequalities count as equalities. Unsolved problems of a node that masks them are left out.
+        The gradients are those of the inputs that require one or, if none does, of all floating-point inputs, and not
+        those of parameters of modules. Active inequalities count as equalities. Unsolved problems of a node that masks
+        them are left out. Several unknowns have a v that is nested like them.
 
         Example:
             >>> import torch
@@ -284,71 +295,41 @@ class DeclarativeNode(nn.Module):
             *xs, v = xs  # type: ignore[assignment]
         wanted = differentiated_inputs(xs)
         with ordinary_mode((*xs, v)) as (*given, v):
-            found = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
+            inputs, call, solution = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
+            layout = layout_of(call.plan.problem.objective)
+            v = v if layout is None else layout.join(v, "v")
             with torch.no_grad():
-                return analyse_call(self._spec, *found, v, wanted)
+                return analyse_call(self._spec, inputs, call, solution, v, wanted)
 
-    def _outline(self, xs: Sequence[Tensor]) -> Tensor:
-        """The output for inputs that have no values: its shape, and the way that gradients take."""
-        inputs = arrange(xs, self._spec.plan.in_dims)
-        y = torch.empty_like(_shape_only(self._spec.plan, inputs))
-        for x in inputs.xs:
-            y = y + 0 * x.sum() if x.is_floating_point() else y
-        return y.to(inputs.dtype) if inputs.batched else y[0].to(inputs.dtype)
+    def _outline(self, xs: Sequence[Tensor]) -> Any:
+        """The output for inputs that have no values."""
+        return outline(self._spec.plan, xs, self)
 
-    def _solve(self, xs: Sequence[Tensor], start: Tensor | None = None) -> tuple[Inputs, Call, Solution]:
+    def _solve(self, xs: Sequence[Tensor], start: object = None) -> tuple[Inputs, Call, Solution]:
+        """The inputs, what is done with them, and the flat solution, batch first."""
         refuse_without_values(xs)
-        inputs = arrange(xs, self._spec.plan.in_dims)
-        warm = () if start is None else (warm_start(start, inputs),)
-        plan, gradients = self._spec.plan, torch.is_grad_enabled() or transformed()
+        inputs, plan = bind(self._spec.plan, xs, self)
+        refuse_without_values(inputs.xs)
+        warm = () if start is None else (warm_start(start, inputs, layout_of(plan.problem.objective)),)
         refuse_batched_start(plan.problem, plan.start, inputs)
-        differentiable = _differentiable(inputs.xs)
-        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients)
+        gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
+        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients, len(xs))
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
-        *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
+        try:
+            *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
+        except SolverError as error:
+            error.solution = nest(call, inputs.xs, error.solution)
+            raise
         return inputs, call, dataclasses.replace(Solution(*tensors), messages=workspace.messages)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
         plan = self._spec.plan
-        names = ("objective", "equality", "inequality")
-        functions = {name: f for name in names if (f := getattr(plan.problem, name)) is not None}
-        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in functions.items()]
+        functions = functions_of(plan.problem)
+        written = {name: one.written for name, one in functions.items() if name != "objective" or has_objective(one)}
+        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
         return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
-
-
-def _as_solver(solver: str | Solver | Callable[..., Tensor] | None) -> Solver:
-    if solver is None:
-        return Chain()
-    if isinstance(solver, Solver):
-        return solver
-    if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise ValueError(
-                f"solver must be one of {', '.join(map(repr, SOLVERS))}, a Solver, or a function (*xs) -> y, but is "
-                f"{solver!r}."
-            )
-        named: Solver = SOLVERS[solver]()
-        return named
-    if callable(solver):
-        return ClosedForm(solver)
-    raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
-
-
-def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
-    """Something of the shape of the solutions, found without values."""
-    start = plan.start[0] if isinstance(plan.start, list) else plan.start
-    if start is not None:
-        return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
-    try:
-        y: Tensor = cast(ClosedForm, plan.solver).function(*inputs.xs)
-    except Exception as error:
-        raise ValueError(
-            "the closed form cannot be evaluated on inputs without values (on the meta device, or fake); tell the node "
-            "the shape of u with start=."
-        ) from error
-    return y if inputs.batched else y.unsqueeze(0)
 
 
 def _differentiable(xs: Sequence[Tensor]) -> bool:

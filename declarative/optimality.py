@@ -20,18 +20,18 @@ solution) the point is not a solution.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .linear import DenseSystem, Pair, or_one, times
-from .linear.dense import least_squares
+from .linear import DenseSystem, Form, Layout, Pair, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
-from .structure import General, Place, Structure
+from .structure import General, Place, Structure, stores_hessian
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
@@ -43,6 +43,7 @@ FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of
 TRIES = 3  # of which inequalities are tight
 CHORDS = 3  # steps back to curved constraints
 STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
+FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
 PROBE_LENGTHS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
@@ -67,7 +68,8 @@ class Assessment:
         stationarity, violation: of the conditions, relative to the terms that cancel in them, (batch,).
         residual: the estimated distance to a solution, relative; infinite where there is no minimum nearby, (batch,).
         step, multiplier_step: the Newton step to it, (batch, m) and (batch, k).
-        jacobian: A at the points, for whoever needs it too, (batch, k, m).
+        jacobian: A at the points, for whoever needs it too, in the form of the batch.
+        hessian: H at these points and multipliers, likewise: in the form of the batch or, if diagonal, its diagonal.
     """
 
     multipliers: Tensor
@@ -79,6 +81,7 @@ class Assessment:
     step: Tensor | None = None
     multiplier_step: Tensor | None = None
     jacobian: Tensor | None = None
+    hessian: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Assessment:
         """The same in another precision."""
@@ -123,27 +126,20 @@ def assess(
     dtype = dtype or u.dtype
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
-    terms = _Terms.at(batch, u, multipliers, structure, travel)
-    claimed = multipliers
-    multipliers, active, weak = terms.active_set(dtype)
-    if not bool(terms.is_small(claimed - multipliers, optimality_tolerance(dtype)).all()):
-        terms = _Terms.at(batch, u, multipliers, structure, travel)  # forces and curvature that nothing exerts
-    left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
-    system = terms.system.with_active(active)
-    factors = system.factorise(warn=False)
-    noise = torch.finfo(dtype).eps
-    step, change = factors(-left, -gap)
-    scale = terms.scale(active) + FAINT * terms.energy_scale() + noise * u.abs().amax(-1, keepdim=True)
-    tolerance = optimality_tolerance(dtype)
-    if travel is not None:
-        scale = scale + NOISE * noise / tolerance * travel
-    distance = largest(_ratio(step.abs(), scale))
-    solvable = terms.is_solved_by(system, step, change, left, gap, scale, noise)
-    distance = torch.where(solvable, distance, torch.inf)  # no step leads to a solution
-    pulls = active & ~terms.equality & (multipliers - change > 0) & ~terms.is_small(multipliers - change, tolerance)
-    distance = torch.where(pulls.any(-1), torch.inf, distance)  # a constraint that should let go
+    look = _look(batch, u, multipliers, dtype, structure, travel)
+    if bool(look.doubtful):  # forces and curvature that nothing exerts
+        look = _look(batch, u, look.multipliers, dtype, structure, travel)
+    terms, active, multipliers, scale = look.terms, look.active, look.multipliers, look.scale
+    factors = terms.system.with_active(active).factorise(warn=False)
+    step, change = factors(-look.left, -look.gap)
+    distance, stationarity, violation = _measured(batch, look, step, change, dtype)
+    noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(terms, factors, left, gap, noise, scale, distance)
+        shorter = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        excused = (shorter <= tolerance) & (distance > tolerance)
+        if bool(excused.any()):
+            excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
+        distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
@@ -151,19 +147,136 @@ def assess(
     if minimum:
         near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
-    distance = torch.where((distance < torch.inf) & u.isfinite().all(-1), distance, torch.inf)
-    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
     return Assessment(
         multipliers,
         active,
-        weak,
-        stationarity=largest(_ratio(left.abs(), terms.force)),
-        violation=largest(_ratio(violated, times(terms.jacobian.abs(), scale) + terms.terms)),
-        residual=distance,
+        look.weak,
+        stationarity,
+        violation,
+        residual=torch.where(u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf),
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,
+        hessian=terms.system.stored_hessian() if bool(look.settled) else None,
     )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is seen at a batch of points before anything is solved."""
+
+    terms: _Terms
+    multipliers: Tensor  # (batch, k)
+    active: Tensor  # (batch, k)
+    weak: Tensor  # (batch, k)
+    left: Tensor  # D_U L, (batch, m)
+    gap: Tensor  # c, where active, (batch, k)
+    scale: Tensor  # what a change of u is, (batch, m)
+    settled: Tensor  # whether the multipliers are those that were given, ()
+    doubtful: Tensor  # whether some of those that were given exert a force that they should not, ()
+
+    @classmethod
+    def at(
+        cls,
+        batch: Batch,
+        u: Tensor,
+        given: Tensor,
+        dtype: torch.dtype,
+        structure: Structure,
+        travel: Tensor | None,
+    ) -> _Look:
+        terms = _Terms.at(batch, u, given, structure, travel)
+        noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
+        multipliers, active, weak = terms.active_set(dtype)
+        scale = terms.scale(active) + FAINT * terms.energy_scale()
+        scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+        if travel is not None:
+            scale = scale + NOISE * noise / tolerance * travel
+        return cls(
+            terms,
+            multipliers,
+            active,
+            weak,
+            left=terms.left(multipliers),
+            gap=torch.where(active, terms.values, 0.0),
+            scale=scale,
+            settled=(multipliers == given).all(),
+            doubtful=(terms.effect(given - multipliers) > tolerance).any(),
+        )
+
+
+OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "doubtful")
+
+
+def _look(
+    batch: Batch, u: Tensor, given: Tensor, dtype: torch.dtype, structure: Structure, travel: Tensor | None
+) -> _Look:
+    """What is seen at the points, called or replayed: where H is stored, nothing in it is decided by values."""
+    if batch.evaluator is None or not stores_hessian(batch, structure):
+        return _Look.at(batch, u, given, dtype, structure, travel)
+
+    def tensors(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> tuple[Tensor, ...]:
+        look = _Look.at(batch, u, given, dtype, structure, travel)
+        parts = [getattr(look.terms, name) for name in OF_TERMS] + [getattr(look, name) for name in OF_LOOK]
+        hessian = look.terms.system.stored_hessian()
+        assert hessian is not None
+        return hessian, *parts
+
+    found = batch.evaluate(("look", dtype, structure), tensors, u, given, travel)
+    return _rebuilt(batch, u, travel, given, found)
+
+
+def _rebuilt(batch: Batch, u: Tensor, travel: Tensor | None, given: Tensor, found: Sequence[Tensor]) -> _Look:
+    """The inverse of taking it apart into tensors."""
+    hessian, *parts = found
+    terms = dict(zip(OF_TERMS, parts, strict=False))
+    system = batch.layout.system(hessian, terms["jacobian"], torch.ones_like(given, dtype=torch.bool))
+    whole = _Terms(
+        system=system,  # type: ignore[arg-type]
+        u=u,
+        form=batch.layout.jacobian,
+        multipliers=given,
+        p=batch.p,
+        travel=travel,
+        **terms,
+    )
+    return _Look(whole, *parts[len(OF_TERMS) :])
+
+
+def _measured(
+    batch: Batch, look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
+    """The distance that a step stands for, stationarity and violation; called or replayed likewise."""
+    terms = look.terms
+    hessian = terms.system.stored_hessian()
+    if batch.evaluator is None or hessian is None or hessian.shape == step.shape:
+        return _measure(look, step, change, dtype)
+
+    def measure(batch: Batch, u: Tensor, *rows: Any) -> tuple[Tensor, Tensor, Tensor]:
+        travel, given, step, change, *found = rows
+        return _measure(_rebuilt(batch, u, travel, given, found), step, change, dtype)
+
+    parts = [getattr(terms, name) for name in OF_TERMS] + [getattr(look, name) for name in OF_LOOK]
+    rows = (terms.u, terms.travel, terms.multipliers, step, change, hessian, *parts)
+    result: tuple[Tensor, Tensor, Tensor] = batch.evaluate(("measure", dtype), measure, *rows)
+    return result
+
+
+def _measure(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    terms, active, scale = look.terms, look.active, look.scale
+    noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
+    distance = largest(_ratio(step.abs(), scale))
+    system = terms.system.with_active(active)
+    solvable = terms.is_solved_by(system, step, change, look.left, look.gap, scale, noise)
+    after = look.multipliers - change
+    pulls = active & ~terms.equality & (after > 0) & (terms.effect(after) > tolerance)
+    # No step leads to a solution, or a constraint should let go.
+    distance = torch.where(solvable & ~pulls.any(-1), distance, torch.inf)
+    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
+    stationarity = largest(_ratio(look.left.abs(), terms.force))
+    reach = terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms
+    return distance, stationarity, largest(_ratio(violated, reach))
 
 
 def _without_rounding(
@@ -175,6 +288,24 @@ def _without_rounding(
     shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
     trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+
+
+def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
+    """Whether L rises to both sides of all that rounding errors may take for the solution, as about a minimum.
+
+    Where it falls for ever, slower and slower, slopes get small too, but point to the same side everywhere. The way is
+    that along which rounding errors lead furthest; what is not finite at its end is a wall.
+    """
+    none = torch.zeros_like(terms.values)
+    way, _ = factors(noise * terms.force * irregular(terms.u).sign(), none)
+    push = noise * terms.force * way.sign()
+    way, _ = factors(push, none)
+    expected = ROUNDING * (push * way).sum(-1)
+    hollow = torch.ones_like(expected, dtype=torch.bool)
+    for side in (1.0, -1.0):
+        slope = batch.slopes(terms.u + side * 2 * ROUNDING * way, multipliers)[1]
+        hollow = hollow & ~(side * (slope * way).sum(-1) < expected / 2)
+    return hollow
 
 
 def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
@@ -192,12 +323,13 @@ class _Terms:
     u: Tensor
     gradient: Tensor  # of f, (batch, m)
     values: Tensor  # c, (batch, k)
-    jacobian: Tensor  # (batch, k, m)
+    jacobian: Tensor  # (batch, k, m), or as its form says
+    form: Form
     multipliers: Tensor  # (batch, k)
-    equality: Tensor  # (k,)
+    p: int  # the number of equalities
     force: Tensor  # of the terms of D_U L, (batch, m)
     terms: Tensor  # of those of c, (batch, k)
-    longest: Tensor  # the largest entry of u, or of the way there, (batch, 1)
+    travel: Tensor | None  # the way there, (batch, m)
 
     @classmethod
     def at(
@@ -205,17 +337,30 @@ class _Terms:
     ) -> _Terms:
         everywhere = torch.ones_like(multipliers, dtype=torch.bool)
         system, here = Place(batch, u, multipliers, everywhere, structure).expanded()
-        pulled = times(here.jacobian.mT, multipliers)
-        gradient = here.gradient + pulled
-        force = gradient.abs() + times(here.jacobian.mT.abs(), multipliers.abs()) + system.magnitude(u)
-        equality = torch.arange(batch.k, device=u.device) < batch.p
-        terms = times(here.jacobian.abs(), u.abs())
-        longest = (u.abs() if travel is None else torch.maximum(u.abs(), travel)).amax(-1, keepdim=True)
-        return cls(system, u, gradient, here.values, here.jacobian, multipliers, equality, force, terms, longest)
+        form, size = batch.layout.jacobian, here.jacobian.abs()
+        gradient = here.gradient + form.multiply_transposed(here.jacobian, multipliers)
+        force = gradient.abs() + form.multiply_transposed(size, multipliers.abs()) + system.magnitude(u)
+        terms = form.multiply(size, u.abs())
+        return cls(system, u, gradient, here.values, here.jacobian, form, multipliers, batch.p, force, terms, travel)
+
+    @functools.cached_property
+    def equality(self) -> Tensor:  # (k,)
+        """Which constraints are equalities."""
+        return torch.arange(self.values.shape[-1], device=self.u.device) < self.p
+
+    @property
+    def way(self) -> Tensor:  # (batch, m)
+        """What u is made of: its size, or that of the way there."""
+        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+
+    @property
+    def longest(self) -> Tensor:  # (batch, 1)
+        """The largest entry of it."""
+        return self.way.amax(-1, keepdim=True)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
-        return self.gradient - times(self.jacobian.mT, multipliers)
+        return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)
 
     def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Which constraints hold with equality: multipliers, active, weak.
@@ -223,21 +368,22 @@ class _Terms:
         At a solution either slack or multiplier vanishes. Which one does is seen by comparing them, relative to what
         the constraint changes by with u, and to the forces that it acts against.
         """
-        if self.equality.all():
+        if self.p == self.values.shape[-1]:
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
             return self.multipliers, everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
-        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))  # what a unit of it does, relatively
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
         energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
-        length = self.jacobian.abs().sum(-1) * self.longest
+        length = self.form.multiply(self.jacobian.abs(), self.longest.expand_as(self.u))
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
-        pull = torch.where((pull.abs() * strength <= noise) | idle, 0.0, pull)
+        pull = torch.where((self.effect(pull) <= noise) | idle, 0.0, pull)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
-        weak = ~self.equality & (pull.abs() * strength <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
-        active = self.equality | (((pull * strength > _ratio(slack, size)) | touching) & ~weak)
+        weak = (self.effect(pull) <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
+        weak = ~self.equality & (weak | self.is_lost(dtype))
+        pushes = pull.sign() * self.effect(pull) > _ratio(slack, size)
+        active = self.equality | ((pushes | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
 
     def is_solved_by(
@@ -245,17 +391,27 @@ class _Terms:
     ) -> Tensor:  # (batch,)
         """Whether a step solves the linearised conditions: not if these contradict each other, or nothing curves."""
         top, bottom = system.multiply(step, change)
-        force = self.force + system.magnitude(step) + times(self.jacobian.mT.abs(), change.abs())
+        size = self.jacobian.abs()
+        force = self.force + system.magnitude(step) + self.form.multiply_transposed(size, change.abs())
         force = force + noise * force.amax(-1, keepdim=True)
-        reach = self.terms + times(self.jacobian.abs(), scale + step.abs())
-        unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        rounding = EXACT * noise * self.jacobian.abs().sum(-1) * self.u.abs().amax(-1, keepdim=True)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
+        reach = self.terms + self.form.multiply(size, scale + step.abs())
+        exact = max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)
+        unsolved = top.isfinite() & ((top + left).abs() > exact * force)
+        rounding = EXACT * noise * self.form.multiply(size, self.way)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > exact * reach + rounding).any(-1))
 
-    def is_small(self, multipliers: Tensor, tolerance: float) -> Tensor:  # (batch, k)
-        """Which multipliers do little, beside the other forces."""
-        strength = largest(_ratio(self.jacobian.abs(), self.force.unsqueeze(-2)))
-        return multipliers.abs() * strength <= tolerance
+    def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
+        """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
+        strength = self.form.largest_effect(self.jacobian, self.force if force is None else force)
+        return torch.where(multipliers == 0, 0.0, multipliers.abs() * strength)
+
+    def is_lost(self, dtype: torch.dtype) -> Tensor:  # (batch, k)
+        """Where slack and multiplier are what is left of the way that a solver has come: rounding errors, both."""
+        if self.travel is None:
+            return torch.zeros_like(self.values, dtype=torch.bool)
+        small = EXACT * torch.finfo(dtype).eps
+        near = self.values.abs() <= small * self.form.multiply(self.jacobian.abs(), self.travel)
+        return near & (self.effect(self.multipliers, self.system.magnitude(self.travel)) <= small)
 
     def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""
@@ -264,14 +420,12 @@ class _Terms:
         far = torch.where(
             self.longest > 0, FURTHEST * self.longest, torch.inf
         )  # curvature may cancel to next to nothing
-        return times(self.jacobian.abs(), torch.maximum(self.u.abs(), torch.minimum(size, far)))
+        return self.form.multiply(self.jacobian.abs(), torch.maximum(self.u.abs(), torch.minimum(size, far)))
 
     def scale(self, active: Tensor) -> Tensor:  # (batch, m)
         """max(|u_i|, r_i): the least change of u_i that changes a condition by as much as its terms."""
-        rows = torch.where(active.unsqueeze(-1), self.jacobian.abs(), 0.0)
-        by_rows = (self.terms.unsqueeze(-1) / rows).nan_to_num(torch.inf)
-        least = self.system.least_change(self.force)
-        least = torch.minimum(least, by_rows.amin(-2)) if rows.shape[1] else least
+        rows = self.form.scale_rows(self.jacobian, active.to(self.jacobian.dtype))
+        least = torch.minimum(self.system.least_change(self.force), self.form.least_change(rows, self.terms))
         return torch.maximum(self.u.abs(), torch.where(least < torch.inf, least, 0.0))
 
     def gradient_unit(self) -> Tensor:  # (batch, m)
@@ -281,8 +435,12 @@ class _Terms:
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|."""
-        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|.
+
+        Of f alone: the forces of constraints that contradict each other balance, and grow without end.
+        """
+        force = self.gradient.abs() + self.system.magnitude(self.u)
+        energy = (force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
         scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
         return torch.minimum(scale, self.u.abs().amax(-1, keepdim=True))
@@ -293,34 +451,34 @@ def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Struct
     terms = _Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
     tight = terms.equality | (-terms.values <= near * terms.reach())
     unit = terms.gradient_unit()
-    multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
+    multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
     for _ in range(TRIES):  # leaving out those that would pull
         wrong = ~terms.equality & (multipliers > 0)
         if not bool(wrong.any()):
             break
         tight = tight & ~wrong
-        multipliers = fitted_multipliers(terms.gradient, terms.jacobian, tight, unit)
+        multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
     return torch.where(terms.equality, multipliers, multipliers.clamp(max=0.0))
 
 
 def fitted_multipliers(
+    layout: Layout,
     gradient: Tensor,  # (batch, m)
-    jacobian: Tensor,  # (batch, k, m)
-    tight: Tensor | None = None,  # (batch, k)
+    jacobian: Tensor,  # (batch, k, m), or as the layout says
+    tight: Tensor,  # (batch, k)
     unit: Tensor | None = None,  # of the gradient's entries, (batch, m)
 ) -> Tensor:  # (batch, k)
-    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints (all of them by default)."""
-    size, k, _ = jacobian.shape
-    if not k:
-        return gradient.new_zeros(size, 0)
+    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints."""
+    form = layout.jacobian
+    if not tight.shape[-1]:
+        return torch.zeros_like(tight, dtype=gradient.dtype)
     if unit is not None:
-        gradient, jacobian = gradient / or_one(unit), jacobian / or_one(unit).unsqueeze(-2)
-    usable = (jacobian.sum((-2, -1)) + gradient.sum(-1)).isfinite()
-    gradient, jacobian = torch.where(usable[:, None], gradient, 0.0), torch.where(usable[:, None, None], jacobian, 0.0)
-    length = or_one(torch.linalg.vector_norm(jacobian, dim=-1))
-    rows = jacobian / length.unsqueeze(-1)
-    rows = rows if tight is None else torch.where(tight.unsqueeze(-1), rows, 0.0)
-    return least_squares(rows, gradient) / length
+        gradient, jacobian = gradient / or_one(unit), form.scale_columns(jacobian, 1 / or_one(unit))
+    usable = (total(jacobian) + gradient.sum(-1)).isfinite()
+    gradient = torch.where(usable[:, None], gradient, 0.0)
+    jacobian = torch.where(usable.view(-1, *(1,) * (jacobian.dim() - 1)), jacobian, 0.0)
+    length = or_one(form.row_lengths(jacobian))
+    return layout.least_squares(form.scale_rows(jacobian, tight / length), gradient) / length
 
 
 def _is_minimum(
@@ -385,15 +543,17 @@ def _falls(
 
     middle, _ = lagrangian(here)
     fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
-    for length in PROBE_LENGTHS:
-        pairs = (lagrangian(here + sign * length * unit) for sign in (1.0, -1.0))
+    # The edge of a plateau may be as far away as u is large, whatever the size of the entries that change.
+    far = directions / or_one(largest(directions.abs())).unsqueeze(-1) * terms.longest[problems]
+    for length, way in [*((length, unit) for length in PROBE_LENGTHS), *((length, far) for length in FAR_LENGTHS)]:
+        pairs = (lagrangian(here + sign * length * way) for sign in (1.0, -1.0))
         sides, missed = (torch.stack(both) for both in zip(*pairs, strict=True))
         change = (sides - middle).nan_to_num(torch.inf)
         size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
         small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
         # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
-        falls = (change < -torch.maximum(small, noise)).any(0) & (length > PROBE_LENGTHS[0])
+        falls = (change < -torch.maximum(small, noise)).any(0) & (way is unit) & (length > PROBE_LENGTHS[0])
         followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
         fallen = fallen | ((falls | one_sided) & followed)
         if length == PROBE_LENGTHS[0]:
@@ -407,15 +567,17 @@ class _Follower:
 
     def __init__(self, batch: Batch, here: Tensor, jacobian: Tensor, active: Tensor) -> None:
         self.batch, self.active = batch, active
-        unit = or_one(here.abs())
-        rows = torch.where(active.unsqueeze(-1), jacobian * unit.unsqueeze(-2), 0.0).nan_to_num(0.0, 0.0, 0.0)
-        self.back = torch.linalg.pinv(rows) * unit.unsqueeze(-1)
+        self.unit, form = or_one(here.abs()), batch.layout.jacobian
+        rows = form.scale_columns(form.scale_rows(jacobian, active.to(here.dtype)), self.unit)
+        self.back = batch.layout.least_norm(rows.nan_to_num(0.0, 0.0, 0.0)) if batch.k else None
 
     def __call__(self, point: Tensor) -> Tensor:
         """The point next to this one where the constraints hold that held before."""
-        for _ in range(CHORDS if self.active.shape[1] else 0):
+        for _ in range(CHORDS):
+            if self.back is None:
+                break
             missed = torch.where(self.active, self.batch.values(point)[1], 0.0).nan_to_num(0.0, 0.0, 0.0)
-            point = point - times(self.back, missed)
+            point = point - self.unit * self.back(missed)
         return point
 
 

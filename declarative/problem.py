@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .bounds import Bounds
+from .linear import DENSE, Layout
 from .torchside import without_vmap_warnings
 
 Function = Callable[..., Tensor]
@@ -35,16 +37,21 @@ class Problem:
     Where the general reverse pass over them costs more than the rest of back-propagation, ``pullback`` can be its
     result as a formula: ``(xs, u, multipliers, z, s) -> -(B' z + C' s)`` for every input, on a batch, differentiable,
     with B from the objective alone where the multipliers are None.
+
+    Bounds on u are inequalities too, which come last.
     """
 
     objective: Function
     equality: Function | None = None
     inequality: Function | None = None
+    bounds: Bounds | None = None
     pullback: Callable[..., tuple[Tensor, ...]] | None = None
 
 
 class Evaluator(Protocol):
     """How functions of tensors are evaluated where they are not simply called."""
+
+    compiling: bool  # whether each new shape takes long
 
     def run(
         self,
@@ -71,11 +78,17 @@ class Batch:
     p: int  # equality constraints
     q: int  # inequality constraints
     evaluator: Evaluator | None = None  # None: functions are called
+    layout: Layout = DENSE  # how H and A are stored
 
     @property
     def k(self) -> int:
         """The number of all constraints."""
         return self.p + self.q
+
+    @property
+    def bounds(self) -> int:
+        """The number of bounds, the last of the inequalities."""
+        return 0 if self.problem.bounds is None else self.problem.bounds.count(self.m)
 
     @property
     def m(self) -> int:
@@ -99,6 +112,10 @@ class Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""
         xs = [x.expand(self.size, *x.shape) if dim is None else x for x, dim in zip(self.xs, self.in_dims, strict=True)]
         return self.replace(xs, in_dims=(0,) * len(xs))
+
+    def dense(self) -> Batch:
+        """The same instances with all entries of H and A."""
+        return dataclasses.replace(self, layout=DENSE)
 
     def to(self, dtype: torch.dtype) -> Batch:
         """The same instances with floating-point inputs of another precision."""
@@ -127,6 +144,8 @@ class Batch:
     def _constraints(self, u: Tensor, *xs: Tensor) -> Tensor:
         functions = (self.problem.equality, self.problem.inequality)
         rows = [f(*xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
+        if self.problem.bounds is not None:
+            rows.append(self.problem.bounds.rows(xs, u, self.shape))
         if len(rows) == 1:
             return rows[0].to(u.dtype)
         return torch.cat([row.to(u.dtype) for row in rows]) if rows else u.new_zeros(0)
@@ -143,16 +162,20 @@ class Batch:
         slope: Tensor = torch.func.grad(lambda u: self._lagrangian(u, lam, *xs)[0])(u)
         return slope
 
+    def slope_of_one(self, u: Tensor, multipliers: Tensor, *xs: Tensor) -> Tensor:
+        """D_U L of one problem, without a batch dimension."""
+        return self._gradient(u, multipliers, *xs)
+
     def _first_order(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Pair, Tensor]:
         """(D_U L, c) and f."""
         slope, (objective, values) = torch.func.grad(lambda u: self._lagrangian(u, lam, *xs), has_aux=True)(u)
         return (slope, values), objective
 
     def _jacobian(self, u: Tensor, *xs: Tensor) -> Tensor:
-        return _rows(torch.func.vjp(lambda u: self._constraints(u, *xs), u)[1], u, self.k)
+        return self.layout.jacobian_values(torch.func.vjp(lambda u: self._constraints(u, *xs), u)[1], u, self.k)
 
     def _hessian(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
-        return _rows(torch.func.vjp(lambda u: self._gradient(u, lam, *xs), u)[1], u, self.m)
+        return self.layout.hessian_values(torch.func.vjp(lambda u: self._gradient(u, lam, *xs), u)[1], u)
 
     def _slopes(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
@@ -165,7 +188,7 @@ class Batch:
 
     def _expansion_at_once(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """The same by one reverse pass over [D_U L; c], which saves overhead; A is right where H is finite."""
-        if not self.k or self.m + self.k > SMALL:
+        if not self.k or self.m + self.k > SMALL or self.layout is not DENSE:
             return self._expansion(u, lam, *xs)
         result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
         (slope, values), pull, objective = result
@@ -226,7 +249,7 @@ class Batch:
             one = [x if dim is None else x[0] for x, dim in zip(self.xs, self.in_dims, strict=True)]
             return self._values, [x.detach() for x in (rows[0][0], *one)]
 
-        key = (name, self.in_dims, self.shape, self.p, self.q)
+        key = (name, self.in_dims, self.shape, self.p, self.q, self.layout)
         return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
@@ -254,12 +277,12 @@ class Batch:
         slopes: tuple[Tensor, ...] = self._mapped(self._slopes, u, multipliers)
         return slopes
 
-    def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m)
+    def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m), or as the layout says
         """A = D_U c, one row per constraint."""
-        rows: Tensor = self._mapped(self._jacobian, u) if self.k else u.new_zeros(self.size, 0, self.m)
+        rows: Tensor = self._mapped(self._jacobian, u)
         return rows
 
-    def hessian(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m, m)
+    def hessian(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m, m), or as the layout says
         """H = D^2_UU L, or H_hat = D^2_UU f without multipliers."""
         matrix: Tensor = self._mapped(self._hessian, u, multipliers)
         return matrix
@@ -380,11 +403,3 @@ class Expansion:
     values: Tensor  # c, (size, k)
     jacobian: Tensor  # A, (size, k, m)
     curvature: Tensor  # H, (size, m, m), or H times a direction, (size, m)
-
-
-def _rows(pull: Callable[[Tensor], tuple[Tensor]], u: Tensor, count: int) -> Tensor:  # (count, m)
-    """The rows of a Jacobian, by reverse passes with the unit vectors, all at once."""
-    if not count:
-        return u.new_zeros(0, u.shape[-1])
-    rows: Tensor = torch.vmap(lambda unit: pull(unit)[0])(torch.eye(count, dtype=u.dtype, device=u.device))
-    return rows

@@ -16,6 +16,10 @@ Function = Callable[..., Tensor]
 SPELLED = 4  # captured tensors that are named one by one
 
 IN_PLACE = "changes its input in place: work on a copy (x.clone()), or use the out-of-place operation."
+BUFFERS = (
+    "changes a parameter or a buffer of its module in place, as running statistics do in training: every evaluation "
+    "would be of another problem. Call .eval() on that part of it, or compute without changing it."
+)
 NO_WAY_TO_U = (
     "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
@@ -37,6 +41,9 @@ KINDS = {
     r"dtype|scalar type|of type (Float|Double|Half|BFloat16|Long)": (
         "The inputs and u are {dtype} here: bring constants to that, constant.to(u)."
     ),
+    r"running_mean or running_var": (
+        "With running statistics every evaluation would be of another problem. Call .eval() on that part of the module."
+    ),
     r"in-?place|output with shape": (
         "A tensor that was made in the function cannot be filled in place: put its parts together with torch.stack or "
         "torch.cat."
@@ -49,7 +56,7 @@ KINDS = {
 
 
 def explain(
-    error: Exception, name: str, function: Function, shapes: Sequence[tuple[int, ...]], dtype: object
+    error: Exception, name: str, function: Function, shapes: Sequence[object], dtype: object
 ) -> str:  # shapes: of the inputs of one problem, and of u
     """A note on an error that came out of a function: where it happened and, by the kind of error, what to do."""
     count = len(shapes)
@@ -70,7 +77,7 @@ def explain(
 
 def _takes(function: Function, count: int) -> bool:
     try:
-        inspect.signature(function).bind(*range(count))
+        _called(function).bind(*range(count))
     except TypeError:
         return False
     except ValueError:  # a function that does not tell
@@ -79,7 +86,11 @@ def _takes(function: Function, count: int) -> bool:
 
 
 def _signature(function: Function) -> str:
-    return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
+    return str(_called(function).replace(return_annotation=inspect.Signature.empty))
+
+
+def _called(function: Function) -> inspect.Signature:
+    return inspect.signature(function.forward if isinstance(function, nn.Module) else function)
 
 
 def steps_message(name: str, steps: Sequence[str]) -> str:
@@ -97,20 +108,30 @@ def corners_message(corners: Sequence[str]) -> str:
         return ""
     return (
         f"The functions have corners or jumps ({', '.join(corners)}): a solution that sits on one cannot be reached by "
-        "slopes. State it with an extra unknown and inequalities: for |v|, minimise t with v - t <= 0 and -v - t <= 0; "
-        "for max(v), minimise t with v - t <= 0."
+        "slopes. State it with an extra unknown and inequalities, start={'u': ..., 't': ...}: for |v|, minimise t with "
+        "v - t <= 0 and -v - t <= 0; for max(v), minimise t with v - t <= 0."
     )
 
 
-def batched_start_message(shape: tuple[int, ...], i: int) -> str:
-    """That a start is read as one point, but looks like one for each problem."""
+def equations_message(count: int, unknowns: int) -> str:
+    """That equations without an objective do not determine a point."""
+    many = "of their squares, lambda x, u: h(x, u).square().sum()"
+    few = "that chooses among their solutions, lambda x, u: u.square().sum()"
+    return (
+        f"without an objective there must be as many equations as unknowns, but equality returns {count} value(s) for "
+        f"{unknowns} unknown(s). Give an objective {many if count > unknowns else few}."
+    )
+
+
+def batched_start_message(part: str, shape: tuple[int, ...], i: int) -> str:
+    """That a start, or a part of one, is read as one point, but looks like one for each problem."""
     size, *one = shape
     return (
-        f"start has shape {shape}, which is read as the shape of u for one problem: the solutions would have shape "
-        f"{(size, *shape)}. But there are {size} problem(s), their input {i} has shape {tuple(one)}, and the functions "
-        f"take a u of shape {tuple(one)} too. If these are starts for each problem, pass them with the call, node(x, "
-        f"start=...), and the shape when the node is made, start={tuple(one)}; or let start be a function of the "
-        f"inputs of one problem, start=lambda x: x. If u has shape {shape}, let start be a function that returns it."
+        f"start{part} has shape {shape}, which is read as the shape of u for one problem: the solutions would have "
+        f"shape {(size, *shape)}. But there are {size} problem(s), their input {i} has shape {tuple(one)}, and the "
+        f"functions take a u of shape {tuple(one)} too. If these are starts for each problem, pass them with the call, "
+        f"node(x, start=...), and the shape when the node is made, start={tuple(one)}; or let start be a function of "
+        f"the inputs of one problem, start=lambda x: x. If u has shape {shape}, let start be a function returning it."
     )
 
 
@@ -126,7 +147,7 @@ class Captured:
 
 def captured_message(name: str, function: Function, tensors: Sequence[Tensor]) -> str:
     """That a gradient would be lost, whose, and how to pass it."""
-    found = _captured(name, function, tensors)
+    found = _captured(function, tensors)
     modules = list(dict.fromkeys(one.module for one in found if one.module))
     words = f" ({', '.join(one.path for one in found)})" if found else ""
     frozen = " and ".join(f"{module}.requires_grad_(False)" for module in modules)
@@ -142,7 +163,15 @@ def captured_message(name: str, function: Function, tensors: Sequence[Tensor]) -
         new, constant = "it an argument", f"it is a constant, {frozen or '.detach() it'}"
     simple = len(found) <= SPELLED and all(one.key.isidentifier() for one in found if one.module)
     remedy = _spelled(name, found or [Captured("w")], modules) if simple else _summed_up(name, found, modules)
-    return f"{lost} would be lost. Make {new} of every function of the node, {remedy} If {constant}."
+    simpler = f" Simpler: {_as_module(name, modules)}" if modules else ""
+    return f"{lost} would be lost. Make {new} of every function of the node, {remedy}{simpler} If {constant}."
+
+
+def _as_module(name: str, modules: Sequence[str]) -> str:
+    return (
+        f"let {name} be an nn.Module, or a method of one, that holds {' and '.join(modules)}: a node takes the "
+        "parameters of such a function along by itself."
+    )
 
 
 def _spelled(name: str, found: Sequence[Captured], modules: Sequence[str]) -> str:
@@ -175,15 +204,15 @@ def _arguments(found: Sequence[Captured]) -> list[str]:
     return short if len(set(short)) == len(short) else [one.path.replace(".", "_") for one in found]
 
 
-def _captured(name: str, function: Function, tensors: Sequence[Tensor]) -> list[Captured]:
+def _captured(function: Function, tensors: Sequence[Tensor]) -> list[Captured]:
     """What the user calls the tensors, as far as the function tells."""
     wanted = {id(tensor) for tensor in tensors}
     found: dict[int, Captured] = {}
     for label, value in _visible(function):
         if isinstance(value, nn.Module):
-            module, parameters = name if value is function else label, dict(value.named_parameters())
+            parameters = dict(value.named_parameters())
             for key, tensor in parameters.items():
-                found.setdefault(id(tensor), Captured(f"{label}.{key}", module, key, len(parameters)))
+                found.setdefault(id(tensor), Captured(f"{label}.{key}", label, key, len(parameters)))
         else:
             found.setdefault(id(value), Captured(label))
     return [one for place, one in found.items() if place in wanted]
@@ -195,12 +224,7 @@ def _visible(function: Function) -> Iterator[tuple[str, object]]:
         yield from zip(inspect.signature(function.func).parameters, function.args, strict=False)
         yield from function.keywords.items()
         function = function.func
-    if isinstance(function, nn.Module):
-        yield "self", function
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
-        yield from ((f"self.{label}", value) for label, value in owner.named_parameters(recurse=False))
-        yield from ((f"self.{label}", value) for label, value in owner.named_children())
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
     yield from ((f"self.{label}", value) for label, value in getattr(owner, "__dict__", {}).items())
     if hasattr(function, "__code__"):
         yield from ((label, one.default) for label, one in inspect.signature(function).parameters.items())

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Factorisation
 from .optimality import Assessment
+from .torchside import map_tensors
 
 LISTED = 10  # failed problems named in a message; the others are counted
 
@@ -63,15 +63,17 @@ class Solution:
     ``y``, ``objective`` and both kinds of multipliers are differentiable.
 
     Attributes:
-        y: the solutions, shape (batch, *shape of u).
-        multipliers: one per equality constraint, (batch, p).
-        inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive.
-        active: which constraints hold with equality, equalities first, (batch, p + q).
+        y: the solutions, shape (batch, *shape of u); if there are several unknowns, nested like these.
+        multipliers: one per equality constraint, (batch, p); nested like what the function returns, if that is a dict
+            or a tuple.
+        inequality_multipliers: one per inequality constraint, (batch, q), zero where inactive; likewise.
+        active: which constraints hold with equality: equalities, inequalities, lower and upper bounds, (batch, ...).
         codes: the statuses as integers, (batch,).
         iterations: of the forward solver; 0 for a closed form, (batch,).
         residual: the estimated distance to a solution, relative to the size of u, (batch,).
         byproduct: what a solver left for a structured linear system, (batch, ...); most leave nothing.
         objective: f(x, y), (batch,).
+        lower_multipliers, upper_multipliers: of bounds, in the shape of u, not negative; None without bounds.
         messages: the solver's own words on each problem, often empty.
 
     Example:
@@ -94,6 +96,8 @@ class Solution:
     residual: Tensor
     byproduct: Tensor
     objective: Tensor = field(default_factory=lambda: torch.empty(0))
+    lower_multipliers: Any = None
+    upper_multipliers: Any = None
     messages: tuple[str, ...] = ()
 
     @property
@@ -112,7 +116,7 @@ class Solution:
 
     def take(self, rows: Tensor) -> Solution:
         """The problems at these positions."""
-        taken: dict[str, Any] = {name: x[rows] for name, x in vars(self).items() if isinstance(x, Tensor) and len(x)}
+        taken: dict[str, Any] = map_tensors(lambda x: x[rows] if len(x) else x, dict(vars(self)))
         return replace(self, **taken)
 
     @property
@@ -133,14 +137,15 @@ class Solution:
             x = x.to(dtype) if x.is_floating_point() else x
             return x if batched else x[0]
 
-        fields: dict[str, Any] = {name: given(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        fields: dict[str, Any] = map_tensors(given, dict(vars(self)))
         return replace(self, **fields)
 
     def __repr__(self) -> str:
         counts = {kind.name.lower(): int((self.codes == kind).sum()) for kind in Status}
         counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         worst = self.residual.max().item() if self.residual.numel() else 0.0
-        return f"Solution(y: {tuple(self.y.shape)}, {counted or 'empty'}, largest residual {worst:.1e})"
+        shapes = map_tensors(lambda x: tuple(x.shape), self.y)
+        return f"Solution(y: {shapes}, {counted or 'empty'}, largest residual {worst:.1e})"
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class RawSolution:
     iterations: Tensor  # (batch,)
     messages: tuple[str, ...]
     byproduct: Tensor | None = None  # (batch, ...), what a structured system can use again
-    factors: Factorisation | None = None  # of the full system, for all problems, if the solver has come by them
+    factors: object | None = None  # for all problems, what a structured system can use again
     assessment: Assessment | None = None  # of these very points, if it has been made
 
     @classmethod
@@ -203,10 +208,7 @@ class RawSolution:
         messages = tuple(self.messages[row] for row in rows.tolist())
         byproduct = None if self.byproduct is None else self.byproduct[rows]
         multipliers = None if self.multipliers is None else self.multipliers[rows]
-        factors = None if self.factors is None else self.factors.take(rows)
-        return RawSolution(
-            self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct, factors
-        )
+        return RawSolution(self.y[rows], multipliers, self.codes[rows], self.iterations[rows], messages, byproduct)
 
     def put(self, rows: Tensor, part: RawSolution) -> RawSolution:
         """The same with the problems at these indices replaced; what is not known of both is forgotten."""

@@ -6,23 +6,41 @@ A diagonal Hessian is recognised, or declared, and never assembled; a large one 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .linear import DenseSystem, DiagonalHessianSystem, DiagonalSystem, HessianSystem, MatrixFreeSystem, System
+from .linear import (
+    DENSE,
+    DenseSystem,
+    DiagonalHessianSystem,
+    DiagonalSystem,
+    HessianSystem,
+    Layout,
+    MatrixFreeSystem,
+    System,
+)
 from .linear.directions import unforeseeable
+from .linear.sparse import NoPattern, Pattern, SparseLayout, SparseSystem, pattern_of_slope
 from .problem import Batch, Expansion
 from .torchside import value_is_hidden
 
-General = DenseSystem | DiagonalSystem | MatrixFreeSystem  # the systems of no problem in particular
+General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the systems of no problem in particular
 Kind = Literal["full", "curvature", "objective"]
-Structure = Literal["auto", "dense", "diagonal", "matrix-free"]
+Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
 LARGE = 2000  # variables, from which a dense Hessian is the last resort
 WORTH = 32  # variables, from which it pays to look for a diagonal Hessian
+SPARSE = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
+FILL = 0.1  # of the entries of a dense factor: with fewer than these, a sparse one is cheaper
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
+
+
+def stores_hessian(batch: Batch, structure: Structure) -> bool:
+    """Whether H is stored in any case, by its layout, and no other way is looked for."""
+    return batch.m < WORTH or structure == "dense" or batch.layout is not DENSE
 
 
 @dataclass(frozen=True)
@@ -35,7 +53,8 @@ class Place:
         multipliers: stacked, following L = f - multipliers' c, (batch, k).
         active: which constraints hold with equality, (batch, k).
         structure: what is known of the Hessian.
-        jacobian: A, if it is known already, (batch, k, m).
+        jacobian: A, if it is known already, in the form of the batch.
+        hessian: H, likewise, or its diagonal if that is all of it.
     """
 
     batch: Batch
@@ -44,6 +63,7 @@ class Place:
     active: Tensor
     structure: Structure = "auto"
     jacobian: Tensor | None = None
+    hessian: Tensor | None = None
 
     def rows(self) -> Tensor:  # (batch, k, m)
         """A."""
@@ -54,6 +74,9 @@ class Place:
         if kind == "full":
             return self.full()
         multipliers = None if kind == "objective" else self.multipliers
+        if isinstance(self.batch.layout, SparseLayout):
+            values, rows = self.batch.hessian(self.u, multipliers), self.rows()
+            return self.batch.layout.system(values, rows, torch.zeros_like(self.active))
         diagonal = self._diagonal(multipliers)
         if diagonal is not None:
             return DiagonalHessianSystem(diagonal)
@@ -61,6 +84,12 @@ class Place:
 
     def full(self) -> General:
         """The system of H and A."""
+        if isinstance(self.batch.layout, SparseLayout):
+            values = self.batch.hessian(self.u, self.multipliers) if self.hessian is None else self.hessian
+            return self.batch.layout.system(values, self.rows(), self.active)
+        if self.hessian is not None:
+            kind = DiagonalSystem if self.hessian.shape == self.u.shape else DenseSystem
+            return kind(self.hessian, self.rows(), self.active)
         diagonal = self._diagonal(self.multipliers)
         if diagonal is not None:
             return DiagonalSystem(diagonal, self.rows(), self.active)
@@ -69,9 +98,9 @@ class Place:
 
     def expanded(self) -> tuple[General, Expansion]:
         """The full system, and the values and first derivatives that go with it."""
-        if self.batch.m < WORTH or self.structure == "dense":
+        if stores_hessian(self.batch, self.structure):
             here = self.batch.expand(self.u, self.multipliers)
-            return DenseSystem(here.curvature, here.jacobian, self.active), here
+            return self.batch.layout.system(here.curvature, here.jacobian, self.active), here  # type: ignore[return-value]
         objective, gradient, values, jacobian = self.batch.slopes(self.u, self.multipliers)
         here = Expansion(objective, gradient, values, jacobian, gradient.new_zeros(0))
         return dataclasses.replace(self, jacobian=jacobian).full(), here
@@ -125,3 +154,78 @@ def _probed(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor
     expected = diagonal.unsqueeze(1) * directions
     rounding = 50 * torch.finfo(u.dtype).eps * torch.maximum(expected.abs(), products.abs())
     return diagonal, ((products - expected).abs() <= rounding).all()
+
+
+class Layouts:
+    """How the derivatives of a node's problems are stored, by the shapes of one problem.
+
+    A cache, not a state: copies and pickles of a node start with an empty one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Layout] = {}
+
+    def find(self, batch: Batch, u: Tensor, structure: Structure) -> Layout:  # u: (size, m)
+        """The layout that suits the problems, looked for once for each shape.
+
+        Raises:
+            ValueError: it has to be sparse, and cannot be.
+        """
+        if structure not in ("auto", "sparse") or (structure == "auto" and batch.m + batch.k < SPARSE):
+            return DENSE
+        key = shapes_of(batch)
+        if key not in self._known:
+            self._known[key] = _find_layout(batch, u, structure)
+        return self._known[key]
+
+    def known(self, batch: Batch) -> Layout:
+        """The layout that was found in the forward pass."""
+        return self._known.get(shapes_of(batch), DENSE)
+
+    def forget(self, batch: Batch) -> None:
+        """That a pattern does not hold: all entries from now on."""
+        self._known[shapes_of(batch)] = DENSE
+
+    def __deepcopy__(self, memo: object) -> Layouts:
+        return Layouts()
+
+    def __reduce__(self) -> tuple[type[Layouts], tuple[()]]:
+        return Layouts, ()
+
+
+def shapes_of(batch: Batch) -> Hashable:
+    """What the pattern of a batch depends on: the shapes of one problem."""
+    pairs = zip(batch.xs, batch.in_dims, strict=True)
+    inputs = tuple((x.shape if dim is None else x.shape[1:], dim is None, x.device) for x, dim in pairs)
+    return inputs, batch.shape, batch.p, batch.q
+
+
+def _find_layout(batch: Batch, u: Tensor, structure: Structure) -> Layout:
+    try:
+        layout = SparseLayout.of(_pattern(batch, u), batch.p, u.device)
+    except NoPattern as error:
+        if structure == "sparse":
+            raise ValueError(f"structure='sparse' cannot be had: {error}. Use structure='dense' or 'auto'.") from error
+        return DENSE
+    size = batch.m + batch.k
+    worth = layout.kkt.symbolic.fill < FILL * size * size / 2
+    return layout if worth or structure == "sparse" else DENSE
+
+
+def _pattern(batch: Batch, u: Tensor) -> Pattern:
+    """Which entries of H and A can differ from zero, from the functions of one problem."""
+    one = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+    multipliers = u.new_ones(batch.k)
+    return pattern_of_slope(batch.slope_of_one, u[0].detach(), multipliers, one)
+
+
+def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
+    """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
+    layout, here = batch.layout, batch.expand(u, multipliers)
+    hessian, jacobian = here.curvature, here.jacobian
+    z, s = unforeseeable(len(u), u), unforeseeable(len(u), multipliers)
+    found = layout.hessian.multiply(hessian, z) + layout.jacobian.multiply_transposed(jacobian, s)
+    size = layout.hessian.multiply(hessian.abs(), z.abs())
+    size = size + layout.jacobian.multiply_transposed(jacobian.abs(), s.abs())
+    missed = (batch.product(u, multipliers, z, s) - found).abs()
+    return not bool((missed > 1e4 * torch.finfo(u.dtype).eps * size.amax(-1, keepdim=True)).any())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch._C._functorch import (
 )
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import _pytree as pytree
 
 Grads = tuple[Tensor | None, ...]
 
@@ -101,6 +103,21 @@ def rounding_mode(node: torch.autograd.graph.Node) -> str | None:
     return mode
 
 
+def is_operation(target: Any) -> bool:
+    """Whether the target of a node in a graph is one of torch's operations."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def overwrites(target: Any) -> bool:
+    """Whether an operation changes one of its arguments."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def defaults_of(operation: Any) -> dict[str, Any]:
+    """The arguments of an operation by name, in order, with their defaults, or None."""
+    return {argument.name: argument.default_value for argument in operation._schema.arguments}
+
+
 # Gradients for many cotangents at once: ``torch.autograd.grad(..., is_grads_batched=True)``. torch maps such a
 # backward pass by an older mechanism than ``torch.vmap``, which knows neither the vmap rules of an
 # ``autograd.Function`` nor many operations. Here the cotangents are handed from the one to the other.
@@ -150,6 +167,40 @@ def tracer(xs: Sequence[object]) -> str | None:
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return "torch.jit.trace"
     return None if get_proxy_mode() is None else "make_fx"
+
+
+def parametrizations_are_cached() -> bool:
+    """Whether ``torch.nn.utils.parametrize.cached`` is active, which knows modules by their addresses alone."""
+    return bool(torch.nn.utils.parametrize._cache_enabled)
+
+
+# Nested dictionaries, tuples and lists
+
+
+def flatten_tree(value: object, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], tuple[str, ...], Any]:
+    """The parts of a nested value, how each is reached (such as ``['x'][0]``), and their numbers, nested likewise."""
+    found, tree = pytree.tree_flatten_with_path(value, is_leaf)
+    numbers = pytree.tree_unflatten(range(len(found)), tree)
+    return [part for _, part in found], tuple(pytree.keystr(path) for path, _ in found), numbers
+
+
+def match_tree(value: object, numbers: object) -> list[Any]:
+    """The parts of a value that is nested like these numbers; the entries of a dictionary may come in any order.
+
+    Raises:
+        ValueError: it is nested in another way.
+    """
+    return pytree.tree_flatten(numbers)[1].flatten_up_to(value)
+
+
+def build_tree(parts: Sequence[Any], numbers: object) -> Any:
+    """The parts, nested like their numbers."""
+    return pytree.tree_map(lambda i: parts[i], numbers)
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: object) -> Any:
+    """A nested value with every tensor replaced."""
+    return pytree.tree_map_only(Tensor, function, value)
 
 
 # Modes

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from .applications import distributed
 from .applications.decision import DECISION
+from .applications.knapsack import KNAPSACK
 from .applications.sorting import SORTING
 from .bench import run as bench
+from .certificate import run as certificate
 from .compare import run as compare
 from .paper import run as paper
 from .paper import store
@@ -20,16 +22,29 @@ from .report.build import write_page
 from .shared.jobs import Experiment, JobError, positive, run_jobs
 from .shared.machine import cores
 from .theory import run as theory
+from .worth import WORTH
 
 EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "run": (paper, "train the panels with every gradient rule"),
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
+    "knapsack": (KNAPSACK, "learn what to pack, through the choice, by a surrogate or in two stages"),
+    "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
+    "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
 }
-ALL = ("run all --dtype both", "sorting", "decision", "theory", "compare")
-QUICK = ("--repeats 1 --iterations 3", "--quick", "--quick", "--samples 1000", "--sizes 2 --batch 2 --seconds 0")
+ALL = {  # and what makes each of them quick
+    "run all --dtype both": "--repeats 1 --iterations 3",
+    "sorting": "--quick",
+    "decision": "--quick",
+    "knapsack": "--quick",
+    "worth": "--quick",
+    "certificate": "--quick",
+    "theory": "--samples 1000",
+    "compare": "--sizes 2 --batch 2 --seconds 0",
+}
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, WORTH)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -67,7 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     add("list", "panels and applications, and which are finished").set_defaults(command=list_finished)
     sub = add("all", "every experiment over all cores, and the report", jobs=True)
-    sub.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    length = sub.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    length.add_argument("--full", action="store_true", help="what has a full length at that, and nothing else: hours")
     sub.set_defaults(command=run_all)
     for name, (experiment, help) in EXPERIMENTS.items():
         sub = add(name, help, jobs=True)
@@ -89,7 +106,7 @@ def list_finished(args: argparse.Namespace) -> int:
     for name, panel in PANELS.items():
         done = [dtype for dtype in store.DTYPES if store.settings_of(args.out, dtype, name)]
         print(f"{name:<18} {panel.title}{' - finished in ' + ' and '.join(done) if done else ''}")
-    for application in (SORTING, DECISION):
+    for application in APPLICATIONS:
         print(f"{application.name:<18} {application.title}{' - finished' if application.load(args.out) else ''}")
     return 0
 
@@ -97,7 +114,9 @@ def list_finished(args: argparse.Namespace) -> int:
 def run_all(args: argparse.Namespace) -> int:
     """Every experiment as if by its own command, but all of their jobs side by side; then the report."""
     common = ["--out", str(args.out), "--workers", str(args.workers), *(["--force"] if args.force else [])]
-    lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in zip(ALL, QUICK, strict=True)]
+    lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in ALL.items()]
+    if args.full:
+        lines = [[application.name, "--full"] for application in APPLICATIONS]
     code = run_together([build_parser().parse_args(line + common) for line in lines])
     return write_report(args) or code
 

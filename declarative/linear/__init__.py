@@ -1,23 +1,27 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, full_precision, or_one, times
+from .contract import Pair, Solve, System, full_precision, or_one, times, total
 from .dense import DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
+from .layout import DENSE, DenseLayout, Form, KktSolution, Layout
 from .matrix_free import MatrixFreeSystem
-from .reuse import Factorisation, ReusedSystem
 
 __all__ = [
+    "DENSE",
+    "DenseLayout",
     "DenseSystem",
     "DiagonalHessianSystem",
     "DiagonalSystem",
-    "Factorisation",
+    "Form",
     "HessianSystem",
+    "KktSolution",
+    "Layout",
     "MatrixFreeSystem",
     "Pair",
-    "ReusedSystem",
     "Solve",
     "System",
     "full_precision",
     "or_one",
     "times",
+    "total",
 ]

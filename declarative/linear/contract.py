@@ -29,7 +29,14 @@ Solve = Callable[[Tensor, Tensor], Pair]  # (r, t) -> (z, s), batch first
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """A batch of matrices times a batch of vectors."""
+    if matrix.dim() == 3 and vector.dim() == 2:  # what @ would do, without asking what there is to do
+        return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def total(values: Tensor) -> Tensor:  # (batch,)
+    """The sum of all entries of each problem: not finite if one of them is not."""
+    return values.sum(tuple(range(1, values.dim())))
 
 
 def or_one(size: Tensor) -> Tensor:
@@ -63,6 +70,11 @@ class System(abc.ABC):
     def __init__(self, *operands: Tensor) -> None:
         self.operands = operands
 
+    @property
+    def rebuild(self) -> Callable[..., System]:
+        """A function of the operands that returns the system of their values."""
+        return type(self)
+
     @abc.abstractmethod
     def multiply(self, z: Tensor, s: Tensor) -> Pair:  # (batch, m), (batch, k)
         """The matrix times (z, s), differentiable in the operands."""
@@ -74,7 +86,7 @@ class System(abc.ABC):
     def solve(self, r: Tensor, t: Tensor) -> Pair:
         """(z, s) for the right-hand side (r, t), differentiable in both and in the operands."""
         if torch.is_grad_enabled() or transformed() or value_is_hidden(r) or value_is_hidden(t):
-            return _apply(type(self), r, t, *self.operands)
+            return _apply(self.rebuild, r, t, *self.operands)
         return self.factorise()(r, t)  # nobody differentiates
 
 
@@ -82,7 +94,7 @@ class _Solve(torch.autograd.Function):
     """x = K^-1 b with K symmetric: dx = K^-1 (db - dK x), and the transpose of that."""
 
     @staticmethod
-    def forward(kind: type[System], r: Tensor, t: Tensor, *operands: Tensor) -> Pair:
+    def forward(kind: Callable[..., System], r: Tensor, t: Tensor, *operands: Tensor) -> Pair:
         z, s = kind(*operands).factorise()(r, t)
         return (z.clone() if z is r else z), (s.clone() if s is t else s)  # an input is no output of a Function
 
@@ -125,7 +137,7 @@ class _Solve(torch.autograd.Function):
         return result
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], kind: type[System], *tensors: Tensor) -> tuple[Pair, Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], kind: Callable[..., System], *tensors: Tensor) -> tuple[Pair, Any]:
         """Fold the mapped dimension into the batch."""
         count = info.batch_size
         folded = []
@@ -137,13 +149,13 @@ class _Solve(torch.autograd.Function):
         return (z.unflatten(0, (count, size)), s.unflatten(0, (count, size))), (0, 0)
 
 
-def _apply(kind: type[System], *tensors: Tensor) -> Pair:
+def _apply(kind: Callable[..., System], *tensors: Tensor) -> Pair:
     result: Pair = _Solve.apply(kind, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
 def _product(
-    kind: type[System], operands: list[Tensor], moving: list[int], z: Tensor, s: Tensor
+    kind: Callable[..., System], operands: list[Tensor], moving: list[int], z: Tensor, s: Tensor
 ) -> Callable[..., Pair]:
     def multiply(*values: Tensor) -> Pair:
         replaced = list(operands)

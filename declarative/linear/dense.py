@@ -44,6 +44,10 @@ class DenseSystem(System):
         """The same with other active constraints."""
         return DenseSystem(self.hessian, self.jacobian, active)
 
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H."""
+        return self.hessian
+
     def diagonal_entries(self) -> Tensor:  # (batch, m)
         """The diagonal of H."""
         return torch.diagonal(self.hessian, dim1=-2, dim2=-1)
@@ -94,9 +98,16 @@ class DenseFactorisation:
         self.eps = torch.finfo(hessian.dtype).eps  # of the entries; they are computed with in double precision
         self.hessian, self.rows, self.finite = _finite_part(hessian.double(), jacobian.double(), active)
         self.mask = (active & self.finite.unsqueeze(-1)).to(self.hessian.dtype)
-        if name is not None and not self.finite.all():
-            warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
         self._factorise()
+        if name is not None:
+            self._announce(name)
+
+    def _announce(self, name: str) -> None:
+        if not self.finite.all():
+            warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
+        if bool((singular := self.singular()).any()):
+            why, so = f"{name} {SINGULAR}", "the least-norm solution was used; check(node, x) tells more"
+            warn_of(singular, why, so)
 
     def _factorise(self) -> None:
         diagonal = torch.diagonal(self.hessian, dim1=-2, dim2=-1)
@@ -110,7 +121,7 @@ class DenseFactorisation:
 
     @functools.cached_property
     def _whole(self) -> _Whole:
-        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.name, self.eps)
+        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.eps)
 
     def curvature(self) -> Tensor:  # (batch,)
         """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
@@ -225,7 +236,7 @@ def _well_conditioned(factor: Tensor, matrix: Tensor, eps: float) -> Tensor:  # 
 class _Whole:
     """LU where the pivots say that the matrix is regular, its spectrum where they do not."""
 
-    def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, name: str | None, eps: float) -> None:
+    def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, eps: float) -> None:
         self.m, self.rows, self.mask = hessian.shape[-1], rows, mask
         self.rank_tolerance = 10 * (self.m + mask.shape[-1]) * eps
         matrix = kkt_matrix(hessian, rows, mask)
@@ -239,8 +250,6 @@ class _Whole:
             )
             self.singular = self.singular.index_copy(0, self.doubtful, irregular)
             self.factor[self.doubtful] = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        if name is not None and self.singular.any():
-            warn_of(self.singular, f"{name} {SINGULAR}", "the least-norm solution was used; check(node, x) tells more")
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         right = torch.cat([r, t], -1)

@@ -30,6 +30,10 @@ class DiagonalSystem(System):
         """The same with other active constraints."""
         return DiagonalSystem(self.diagonal, self.jacobian, active)
 
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H."""
+        return self.diagonal
+
     def diagonal_entries(self) -> Tensor:  # (batch, m)
         """The diagonal of H."""
         return self.diagonal

@@ -66,6 +66,10 @@ class MatrixFreeSystem(System):
         other.active = active
         return other
 
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H: nothing."""
+        return None
+
     def diagonal_entries(self) -> Tensor:  # (batch, m)
         """An estimate of the diagonal of H, positive."""
         return self.estimate

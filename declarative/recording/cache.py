@@ -41,13 +41,21 @@ CHANGED = (
 class Recordings:
     """The graphs of a node: a cache, not a state. Copies and pickles of a node start with an empty one.
 
+    With ``compiling``, graphs are compiled when they are recorded.
+
     Threads may record the same graph twice, which costs time only: nothing is locked, so that a process may fork.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, compiling: bool = False) -> None:
+        self.compiling = compiling
         self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of one problem
         self._graphs: dict[Hashable, Graph] = {}
         self._counts: dict[Hashable, tuple[int, int]] = {}
+        self._modes: dict[Hashable, Recordings] = {}
+
+    def in_mode(self, mode: Hashable) -> Recordings:
+        """The graphs of another mode of the functions, such as that of a module in training."""
+        return self._modes.setdefault(mode, Recordings())
 
     def run(
         self, key: Hashable, function: Callable[..., Any], tensors: Sequence[Tensor | None], functions: Functions
@@ -59,7 +67,7 @@ class Recordings:
         graph = self._graphs.get(key)
         if graph is None or not graph.is_current():
             self._check(*functions())
-            graph = record(function, tensors)
+            graph = record(function, tensors, self.compiling)
             _bounded(self._graphs)[key] = graph
         return graph(tensors)
 
@@ -87,10 +95,10 @@ class Recordings:
         _bounded(self._counts)[shapes] = counts
 
     def __deepcopy__(self, memo: object) -> Recordings:
-        return Recordings()
+        return Recordings(self.compiling)
 
-    def __reduce__(self) -> tuple[type[Recordings], tuple[()]]:
-        return Recordings, ()
+    def __reduce__(self) -> tuple[type[Recordings], tuple[bool]]:
+        return Recordings, (self.compiling,)
 
 
 def _replayable(tensors: Sequence[Tensor | None]) -> bool:

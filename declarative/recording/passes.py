@@ -20,6 +20,8 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ..linear.directions import irregular
+from .compiler import compiled
+from .replay import call_directly
 from .trace import CAPTURED, LITERALS, RecordingError, Trace, trace
 
 aten = torch.ops.aten
@@ -31,11 +33,16 @@ class Graph:
     """A recorded function: simplified, compared with the function itself, and ready to be replayed."""
 
     def __init__(self, traced: Trace) -> None:
-        self._forward = traced.module.forward
+        self.module = traced.module
+        self._forward: Callable[..., Any] = traced.module.forward
         self._structure = traced.structure
         self._is_tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
         used = {node.target for node in traced.module.graph.nodes if node.op == "get_attr"}
         self._captured = [(x, kind_of(x)) for name, x in traced.captured.items() if name in used]
+
+    def compile(self, tensors: Sequence[Tensor]) -> None:
+        """Run as machine code from now on, if that can be had and is worth it."""
+        self._forward = compiled(self.module, [x.detach() for x in tensors]) or self._forward
 
     def is_current(self) -> bool:
         """Whether the captured tensors still have the shapes and dtypes that were recorded."""
@@ -52,8 +59,8 @@ def kind_of(x: Tensor) -> tuple[Any, ...]:
     return x.shape, x.stride(), x.dtype, x.device
 
 
-def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Graph:
-    """The graph of a function for tensors like these.
+def record(function: Callable[..., Any], tensors: Sequence[Tensor | None], compiling: bool = False) -> Graph:
+    """The graph of a function for tensors like these, as machine code if it is worth ``compiling``.
 
     Raises:
         RecordingError: the function cannot be expressed as a graph.
@@ -65,6 +72,8 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Gr
     if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
         raise RecordingError("the constants of the graph take too much memory: use record=False.")
     graph = Graph(traced)
+    if compiling:
+        graph.compile([x for x in tensors if x is not None])
     nearby = [
         None if x is None else _moved(x) for x in tensors
     ]  # at a solution there are only rounding errors to compare
@@ -119,6 +128,7 @@ class _Simplifier:
         for node in list(self.graph.nodes):
             self._overwrite(node)
         self._forget_unused()
+        call_directly(self.graph, self.values)
         self.graph.lint()
         self.module.recompile()
 

@@ -7,6 +7,7 @@ themselves, and reads their values whenever it is replayed. Everything else that
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class _Recorder(TorchDispatchMode):
         elif isinstance(result, tuple | list):
             for i, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    self._know(part, self.graph.call_function(_item, (node, i)))
+                    self._know(part, self.graph.call_function(operator.getitem, (node, i)))
         return result
 
     def finish(self, outputs: Sequence[Tensor], structure: pytree.TreeSpec) -> Trace:
@@ -137,11 +138,6 @@ class _Recorder(TorchDispatchMode):
             self.captured[name] = x
             self._know(x, self.graph.create_node("get_attr", name))
         return self._nodes[id(x)]
-
-
-def _item(values: Sequence[Any], place: int) -> Any:
-    """One of several results."""
-    return values[place]
 
 
 # Asked for by functions, but not computed.

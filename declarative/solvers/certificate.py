@@ -16,10 +16,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..linear import or_one, times
+from ..linear import DENSE, or_one, times
 from ..linear.directions import irregular
 from ..problem import Batch
 
+LARGE = 1000  # unknowns and constraints of sparse problems, of which a dense matrix is not to be formed
 REACH = 1e3  # times the size of u: no feasible point is nearer than this
 CONVEX = 1e-8  # of the largest eigenvalue: one below minus that is negative
 POINTS = 24  # at which phi must be convex
@@ -51,15 +52,16 @@ def proves_unbounded(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size
     for point in points[1:] if batch.k else []:
         values, jacobian = batch.constraints(point), batch.jacobian(point)
         missed = torch.cat([values[:, : batch.p].abs(), values[:, batch.p :].clamp(min=0.0)], -1)
-        proved = proved & (missed <= RAY_FEASIBLE * (times(jacobian.abs(), point.abs()) + 1e-300)).all(-1)
+        reach = batch.layout.jacobian.multiply(jacobian.abs(), point.abs())
+        proved = proved & (missed <= RAY_FEASIBLE * (reach + 1e-300)).all(-1)
     return proved
 
 
 def proves_infeasible(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (size, m) twice -> (size,)
     """Which problems are shown to be infeasible, from u or from the start; phi is tested at several points."""
-    if not batch.k or not batch.size:
+    if not batch.k or not batch.size or (batch.layout is not DENSE and batch.m + batch.k > LARGE):
         return torch.zeros(batch.size, dtype=torch.bool, device=u.device)
-    batch = batch.in_double()
+    batch = batch.dense().in_double()
     work = next((x.dtype for x in batch.xs if x.is_floating_point()), u.dtype)
     violation = _Violation.of(batch, start.to(work))
     proved = violation.proves(u.to(work))

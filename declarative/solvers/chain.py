@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..linear import DENSE
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution
 from .base import Solver
-from .certificate import proves_infeasible, proves_unbounded
+from .certificate import LARGE, proves_infeasible, proves_unbounded
 from .newton import Newton
 from .scipy import Scipy
 
@@ -47,13 +48,13 @@ class Chain(Solver):
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve with the first solver, and hand on what is left."""
         best = self.solvers[0].solve(batch, start)
-        if len(self.solvers) == 1:
+        if len(self.solvers) == 1 or (batch.layout is not DENSE and batch.m + batch.k > LARGE):
             return best
         rows = _worth_trying(batch, best, start)
         for solver in self.solvers[1:]:
             if not len(rows):
                 break
-            new = solver.solve(batch.select(rows), start[rows])
+            new = solver.solve(batch.select(rows).dense(), start[rows])
             solved = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             solved[_unsolved(batch.select(rows), new, start[rows])] = False
             best = best.put(rows[solved], new.take(solved))

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
-from ..linear import or_one, times
+from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
+from ..linear.layout import NOTHING
 from ..optimality import fitted_multipliers, largest
 from ..problem import Batch
 from ..solution import RawSolution, Status
@@ -34,27 +36,24 @@ from .base import Solver
 from .compaction import compacted
 from .newton_step import (
     FILTER,
-    NOTHING,
-    Factors,
-    KktFactors,
     Model,
     Rows,
     Scales,
     State,
     Step,
     acceptable,
-    factorise,
     least_curvature,
     lowered_barrier,
     merit,
     model_at,
     moved,
     nearness,
+    newton_step,
     remembered,
     residual_of,
     room,
     scaled_values,
-    turned_hessian,
+    turned,
     values_at,
     widened,
 )
@@ -75,14 +74,12 @@ STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = (
-    1e-4,
-    8.0,
-    0.1,
-)  # of the Hessian's diagonal; factors of change, the last one at most
+FIRST_SHIFT = 1e-4  # of the Hessian's diagonal
+MORE_SHIFT, LESS_SHIFT = 8.0, 0.1  # the factors by which it changes, the second one at most
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
+MODEL = [entry.name for entry in dataclasses.fields(Model) if entry.name != "layout"]
 WILD = 10.0  # times what they were: multipliers after a damped step that mean nothing
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
@@ -142,15 +139,14 @@ class Newton(Solver):
 
 def _iteration(
     batch: Batch, scales: Scales, state: State, tolerances: tuple[float, float, float]
-) -> tuple[Model, State, Factors, State, Tensor]:
-    """An iteration as it should be: the model, the factors, the step, where it leads, and what is to be said of it.
+) -> tuple[Model, State, State, Tensor]:
+    """An iteration as it should be: the model, the state that it is made for, where the step leads, and flags.
 
-    The last result has the columns finite, solved, factored, accepted.
+    The flags are: finite, solved, factored, accepted, faint (a direction of H may be flat).
     """
     model = model_at(batch, scales, state.u, state.s, state.y)
     state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
-    factors = factorise(model, state.shift, state.weight)
-    step = factors.solve(model, state.barrier, model.residual())
+    step, found = newton_step(model, state.shift, state.weight, state.barrier, model.residual())
     length = room(state.s, step.s, state.barrier)
     trial = moved(state, step, length)
     objective, values = values_at(batch, scales, trial.u)
@@ -166,8 +162,9 @@ def _iteration(
         & (model.gap(state.u) <= tolerances[2])
         & (nearness(model, step, state.u, scales.start) <= NEAR)
     )
-    flags = torch.stack([model.finite(), solved, factors.good & factors.independent, good], -1)
-    return model, state, factors, trial, flags
+    faint = ~(found.room > FAINT)
+    flags = torch.stack([model.finite(), solved, found.convex & found.independent, good, faint], -1)
+    return model, state, trial, flags
 
 
 @dataclass(frozen=True)
@@ -199,19 +196,16 @@ class _Loop:
         self.rows = torch.arange(batch.size, device=state.u.device)
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
         self.done, self.done_record = state, self.record
-        self.factors: Factors | None = None
 
     def advance(self, iteration: int) -> bool:
         """One iteration; whether that was the last one."""
-        model, state, factors, trial, flags = self._iterate()
-        finite, solved, factored, accepted = flags.unbind(-1)
+        model, state, trial, flags = self._iterate()
+        finite, solved, factored, accepted, faint = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        doubtful = solved & (self.record.nudges < NUDGES)
-        if bool(doubtful.any()):
-            doubtful = doubtful & (self.record.shifted | ~factored | _is_faint(factors))
-        saddle = self._saddle(model, state, doubtful)
-        ended = self._end(iteration, state, factors, finite, solved, saddle)
-        if ended:
+        suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | faint)
+        saddle = self._saddle(model, state, suspected)
+        last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
+        if self._end(iteration, last, finite, solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):  # as nearly always
             self.state = trial
@@ -224,7 +218,7 @@ class _Loop:
         self._compact()
         return False
 
-    def _iterate(self) -> tuple[Model, State, Factors, State, Tensor]:
+    def _iterate(self) -> tuple[Model, State, State, Tensor]:
         """:func:`_iteration`, called or replayed."""
         names = [list(vars(x)) for x in (self.scales, self.state)]
 
@@ -233,25 +227,15 @@ class _Loop:
             state = State(**{name: next(parts) for name in names[1]})
             scales = Scales(**{name: next(parts) for name in names[0]})
             *results, flags = _iteration(batch, scales, state, self.tolerances)  # type: ignore[arg-type]
-            return (*(x for part in results for x in vars(part).values()), flags)
+            return (*(x for part in results for x in part.tensors().values()), flags)
 
         rows = [*vars(self.state).values(), *vars(self.scales).values()]
         found = iter(self.batch.evaluate(("newton", self.tolerances), iteration, *rows))
-        results = [
-            kind(**{entry.name: next(found) for entry in dataclasses.fields(kind)})
-            for kind in (Model, State, Factors, State)
-        ]
-        return *results, next(found)
+        model = Model(**{name: next(found) for name in MODEL}, layout=self.batch.layout)
+        here, there = (State(**{name: next(found) for name in names[1]}) for _ in range(2))
+        return model, here, there, next(found)
 
-    def _end(
-        self,
-        iteration: int,
-        state: State,
-        factors: Factors,
-        finite: Tensor,
-        solved: Tensor,
-        saddle: Tensor,
-    ) -> bool:
+    def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         record = self.record
         code = torch.full_like(record.code, RUNNING)
@@ -270,16 +254,13 @@ class _Loop:
             rows = self.rows[ended]
             self.done = self.done.put(rows, state.take(ended))
             self.done_record = self.done_record.put(rows, record.take(ended))
-            kept = factors.take(ended)
-            if self.factors is None:
-                self.factors = factors if len(self.rows) == self.whole.size else None
-            else:
-                self.factors = self.factors.put(rows, kept)
             self.running = self.running & ~ended
         return not bool(self.running.any())
 
     def _compact(self) -> None:
-        """Go on with fewer problems once they have become few."""
+        """Go on with fewer problems once they have become few; where a new shape would be compiled, never."""
+        if self.batch.evaluator is not None and self.batch.evaluator.compiling:
+            return
         keep = compacted(self.running)
         if keep is not None:
             self.batch, self.scales, self.state = self.batch.select(keep), self.scales.take(keep), self.state.take(keep)
@@ -294,18 +275,7 @@ class _Loop:
             codes=record.code,
             iterations=record.iterations,
             messages=("Newton",) * self.whole.size,
-            factors=self._kkt_factors(),
         )
-
-    def _kkt_factors(self) -> KktFactors | None:
-        """The last factors, for the backward pass, if they are those of the optimality conditions as they stand."""
-        factors = self.factors
-        if factors is None or self.whole.q or bool((self.done.shift > 0).any() | ~factors.good.all()):
-            return None
-        if not bool(factors.independent.all()):
-            return None
-        scales = self.all_scales
-        return KktFactors(factors.whole, factors.half, factors.small, factors.weight, scales.objective, scales.rows)
 
     # The careful way, for the whole batch, so that few shapes occur; where things went as hoped it changes nothing.
 
@@ -315,12 +285,13 @@ class _Loop:
         restoring = wanted & ~record.goal.isinf()
         stepping = wanted & ~restoring
         model = _finite_model(model)
-        state, factors, damped = _regularised(model, state, stepping, REACH * self._reach(state))
+        convex, state, damping = _regularised(model, state, stepping, REACH * self._reach(state))
+        damped = damping > 0
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
         saddle = self._saddle(
             model, state, stepping & self._is_stationary(model) & (state.shift > 0) & (record.nudges < NUDGES)
         )
-        result, accepted = self._search(model, state, factors, stepping & ~saddle)
+        result, accepted = self._search(convex, state, damping, stepping & ~saddle)
         wild = damped & accepted & (largest(result.y.abs()) > WILD * largest(state.y.abs()).clamp(min=1.0))
         if bool(wild.any()):  # equalities that contradict each other, slightly, say nothing about the multipliers
             result = self._afresh(result, result.u, result.s).where(wild, result)
@@ -365,8 +336,9 @@ class _Loop:
         falls = self._lowest_along(model, state, direction)[1] < here - rounding
         # Beside the forces that balance, curvature may be what is left of terms that cancel, multipliers being inexact.
         unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
-        forces = (times(model.jacobian.mT.abs(), model.y.abs()) * unit.abs()).sum(-1)
-        clear = (curvature < -CURVED) & ((unit * times(model.hessian, unit)).sum(-1) < -CANCELLED * forces)
+        forces = model.layout.jacobian.multiply_transposed(model.jacobian.abs(), model.y.abs())
+        bend = (unit * model.layout.hessian.multiply(model.hessian, unit)).sum(-1)
+        clear = (curvature < -CURVED) & (bend < -CANCELLED * (forces * unit.abs()).sum(-1))
         return suspected & (clear | (falls & (curvature < FAINT)))
 
     def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)
@@ -398,9 +370,9 @@ class _Loop:
         feasible = largest(model.violated().abs()) <= self.tolerances[0] * factor
         return feasible & (model.stationarity() <= self.tolerances[1] * factor) & (model.gap(self.state.u) <= 1e-6)
 
-    def _search(self, model: Model, state: State, factors: Factors, wanted: Tensor) -> tuple[State, Tensor]:
+    def _search(self, model: Model, state: State, damping: Tensor, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
-        step = factors.solve(model, state.barrier, model.residual())
+        step, _ = newton_step(model, state.shift, state.weight, state.barrier, model.residual(), damping)
         length = room(state.s, step.s, state.barrier)
         result, accepted = state, ~wanted
 
@@ -419,7 +391,7 @@ class _Loop:
         accepted = accepted | good
         if model.y.shape[-1] and not bool(accepted.all()):
             total = length.unsqueeze(-1) * model.residual() + residual.nan_to_num(0.0, 0.0, 0.0)
-            corrected = factors.solve(model, state.barrier, total)
+            corrected, _ = newton_step(model, state.shift, state.weight, state.barrier, total, damping)
             trial, good, _ = attempt(corrected, room(state.s, corrected.s, state.barrier))
             result = trial.where(good & ~accepted, result)
             accepted = accepted | good
@@ -444,16 +416,14 @@ class _Loop:
     def _restore(self, model: Model, state: State, record: _Record, restoring: Tensor) -> tuple[State, _Record]:
         """A damped Gauss-Newton step towards feasibility; Newton's method goes on once there is enough of it."""
         wrong = model.violated()
-        rows = model.jacobian * (wrong != 0).unsqueeze(-1)
-        normal = rows.mT @ rows
-        diagonal = torch.diagonal(normal, dim1=-2, dim2=-1)
+        form = model.layout.jacobian
+        rows = form.scale_rows(model.jacobian, (wrong != 0).to(wrong.dtype))
+        diagonal = form.multiply_transposed(rows.square(), torch.ones_like(wrong))
         unit = torch.maximum(diagonal, 1e-8 * diagonal.amax(-1, keepdim=True)).clamp(min=1e-12)
-        right = -times(rows.mT, wrong)
         total = wrong.square().sum(-1)
         best, least = state.u, total
         for damping in (1e-10, 1e-6, 1e-3, 0.1, 10.0, 1e3):
-            factor, _ = torch.linalg.cholesky_ex(normal + torch.diag_embed(damping * unit))
-            place = state.u + torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
+            place = state.u + _least_violation(model.layout, model.hessian, rows, wrong, damping * unit)
             values = values_at(self.batch, self.scales, place)
             missed = torch.cat([values[1][:, : model.p], values[1][:, model.p :].clamp(min=0.0)], -1).square().sum(-1)
             better = (missed < least) & values[0].isfinite()
@@ -478,18 +448,21 @@ class _Loop:
         _, gradient, values, jacobian = self.batch.slopes(u)
         values = scaled_values(values, self.scales)
         smallest = torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s)
-        s = torch.maximum(-values[:, p:], smallest) if slacks is None else slacks
+        if slacks is None:
+            slacks = _exact_for_bounds(self.batch, values, torch.maximum(-values[:, p:], smallest))
+        s = slacks
         y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
         if p:
-            y = _estimated(self.scales, y, p, gradient, jacobian)
+            y = _estimated(self.batch.layout, self.scales, y, p, gradient, jacobian)
         return dataclasses.replace(state, u=u, s=s, y=y, shift=torch.zeros_like(state.shift))
 
 
 def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with."""
-    here = batch.expand(u)
-    slope = torch.maximum(here.gradient.abs(), times(here.curvature.abs(), irregular(u).abs() * or_one(u.abs())))
-    length = torch.linalg.vector_norm(here.jacobian, dim=-1)
+    here, layout = batch.expand(u), batch.layout
+    bend = layout.hessian.multiply(here.curvature.abs(), irregular(u).abs() * or_one(u.abs()))
+    slope = torch.maximum(here.gradient.abs(), bend)
+    length = layout.jacobian.row_lengths(here.jacobian)
     usable = (length > 1e-8) & length.isfinite()
     scales = Scales(
         objective=1 / or_one(largest(slope)),
@@ -500,9 +473,10 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     values = scaled_values(here.values, scales)
     barrier = none + 0.1
     s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], 0.1)).nan_to_num(1.0)
+    s = _exact_for_bounds(batch, values, s)
     y = torch.cat([torch.zeros_like(values[:, :p]), barrier.unsqueeze(-1) / s], -1)
     if p:
-        y = _estimated(scales, y, p, here.gradient, here.jacobian)
+        y = _estimated(layout, scales, y, p, here.gradient, here.jacobian)
     theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
@@ -510,19 +484,24 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     return scales, state
 
 
-def _estimated(scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
+def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)
+    """Slacks with those of bounds as they are, where u is inside: as bounds are linear, no step then leaves them."""
+    if not batch.bounds:
+        return s
+    is_bound = torch.arange(batch.q, device=s.device) >= batch.q - batch.bounds
+    room = -values[:, batch.p :]
+    return torch.where(is_bound & (room > 0), room, s)
+
+
+def _estimated(layout: Layout, scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
     """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
-    jacobian = jacobian * scales.rows.unsqueeze(-1)
-    gradient = gradient * scales.objective.unsqueeze(-1) + times(jacobian[:, p:].mT, y[:, p:])
-    guess = -fitted_multipliers(gradient, jacobian[:, :p])
+    jacobian = layout.jacobian.scale_rows(jacobian, scales.rows)
+    equality = torch.arange(y.shape[-1], device=y.device) < p
+    pulled = layout.jacobian.multiply_transposed(jacobian, torch.where(equality, 0.0, y))
+    gradient = gradient * scales.objective.unsqueeze(-1) + pulled
+    guess = -fitted_multipliers(layout, gradient, jacobian, equality.expand_as(y))[:, :p]
     usable = guess.isfinite().all(-1, keepdim=True) & (largest(guess.abs()) < 1e3).unsqueeze(-1)
     return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)
-
-
-def _is_faint(factors: Factors) -> Tensor:  # (batch,)
-    """Which Hessians are nearly singular, by their Cholesky factors."""
-    pivots = torch.diagonal(factors.whole, dim1=-2, dim2=-1).square()
-    return (pivots < FAINT * factors.whole.square().sum(-1)).any(-1)
 
 
 def _finite_model(model: Model) -> Model:
@@ -530,43 +509,63 @@ def _finite_model(model: Model) -> Model:
     finite = model.finite()
     if bool(finite.all()):
         return model
-    blank = {name: torch.zeros_like(x) for name, x in vars(model).items()}
+    blank: dict[str, Any] = {name: torch.zeros_like(x) for name, x in model.tensors().items()}
     ones = {"s": torch.ones_like(model.s), "y": torch.ones_like(model.y)}
-    return model.where(finite, Model(**{**blank, **ones}))
+    return model.where(finite, dataclasses.replace(model, **{**blank, **ones}))
 
 
-def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> tuple[State, Factors, Tensor]:
-    """The least regularisation, by powers, with which a step leads towards a minimum; the factors; which are damped."""
-    rows = model.jacobian[:, : model.p]
-    size = torch.linalg.vector_norm(model.hessian, torch.inf, (-2, -1)).clamp(min=1e-8)
-    unit = size / rows.square().sum(-2).amax(-1).clamp(min=1e-8) if model.p else torch.zeros_like(size)
+def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> tuple[Model, State, Tensor]:
+    """The model and its least regularisation with which a step leads to a minimum, and the damping of equalities."""
     shift, weight = state.shift, state.weight
     damping = torch.zeros_like(shift)
-    factors = factorise(model, shift, weight, damping)
-    if bool((wanted & ~factors.good).any()):
+    unit = _weight_unit(model)
+
+    def look() -> KktSolution:
+        return newton_step(model, shift, weight, state.barrier, model.residual(), damping)[1]
+
+    found = look()
+    if bool((wanted & ~found.convex).any()):
         # Where all curvature along the constraints is positive, a larger weight is all that is missing.
         curvature = least_curvature(model)[0]
-        down = wanted & ~factors.good & (curvature <= NOTHING)
+        down = wanted & ~found.convex & (curvature <= NOTHING)
         # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
-        astray = down & (largest(model.violated().abs()) > STRAY)
+        astray = down & ((largest(model.violated().abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
         needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
         shift = torch.where(down, torch.maximum(shift, needed), shift)
-        turned = turned_hessian(model, state.barrier, reach)
-        model = dataclasses.replace(model, hessian=torch.where((down & ~astray)[:, None, None], turned, model.hessian))
-        factors = factorise(model, shift, weight, damping)
+        model = turned(model, state.barrier, reach, down & ~astray)
+        found = look()
     for attempt in range(TRIES):
-        bad = wanted & ~factors.good
+        bad = wanted & ~found.convex
         if not bool(bad.any()):
             break
-        if attempt < 2 and model.p:  # a larger weight may be all that is missing
+        if attempt < 2 and model.p and model.layout.weights_help:  # a larger weight may be all that is missing
             weight = torch.where(bad, torch.where(weight == 0, unit, torch.maximum(weight, 1e4 * unit)), weight)
         else:
             shift = torch.where(bad, (MORE_SHIFT * shift).clamp(min=TINY_SHIFT), shift)
-        factors = factorise(model, shift, weight, damping)
+        found = look()
     for least in DAMPINGS:
-        dependent = wanted & ~factors.independent
+        dependent = wanted & ~found.independent
         if not bool(dependent.any()):
             break
         damping = torch.where(dependent, least, damping)
-        factors = factorise(model, shift, weight, damping)
-    return dataclasses.replace(state, shift=shift, weight=weight), factors, damping > 0
+        found = look()
+    return model, dataclasses.replace(state, shift=shift, weight=weight), damping
+
+
+def _weight_unit(model: Model) -> Tensor:  # (batch,)
+    """A weight of A'A that is worth as much as H."""
+    size = largest(model.hessian.abs().flatten(1)).clamp(min=1e-8)
+    if not model.p:
+        return torch.zeros_like(size)
+    equality = (torch.arange(model.y.shape[-1], device=size.device) < model.p).to(size.dtype).expand_as(model.y)
+    return size / model.layout.jacobian.multiply_transposed(model.jacobian.square(), equality).amax(-1).clamp(min=1e-8)
+
+
+def _least_violation(
+    layout: Layout, hessian: Tensor, rows: Tensor, wrong: Tensor, damping: Tensor
+) -> Tensor:  # (batch, m)
+    """The step du with the least |A du + wrong|^2 + du' diag(damping) du."""
+    ones, none = torch.ones_like(wrong), torch.zeros_like(damping[:, 0])
+    return layout.solve_kkt(
+        torch.zeros_like(hessian), rows, damping, ones, 0, (torch.zeros_like(damping), -wrong), none
+    ).z

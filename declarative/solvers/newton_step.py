@@ -13,37 +13,42 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear import Pair, or_one, times
+from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
 from ..optimality import largest
 from ..problem import Batch
 
-PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
-NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
-STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
+LOWERINGS = 3  # of the barrier at once
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
 
 
 class Rows:
-    """A dataclass of tensors with one row per problem."""
+    """A dataclass of tensors with one row per problem, and perhaps of what all of these have in common."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What each problem has a row of."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
     def take(self, rows: Tensor) -> Self:
         """The problems at these positions."""
-        return type(self)(**{name: x[rows] for name, x in vars(self).items()})
+        return self._with({name: x[rows] for name, x in self.tensors().items()})
 
     def put(self, rows: Tensor, part: Self) -> Self:
         """The same, with these problems replaced."""
-        return type(self)(**{name: x.index_copy(0, rows, getattr(part, name)) for name, x in vars(self).items()})
+        return self._with({name: x.index_copy(0, rows, getattr(part, name)) for name, x in self.tensors().items()})
 
     def where(self, chosen: Tensor, other: Self) -> Self:
         """Itself where chosen, the other elsewhere."""
         mixed = {}
-        for name, x in vars(self).items():
+        for name, x in self.tensors().items():
             y = getattr(other, name)
             mixed[name] = x if x is y else torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), x, y)
-        return type(self)(**mixed)
+        return self._with(mixed)
+
+    def _with(self, tensors: dict[str, Tensor]) -> Self:
+        return type(self)(**{**vars(self), **tensors})
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,11 @@ class Model(Rows):
     objective: Tensor  # (batch,)
     gradient: Tensor  # of f, (batch, m)
     values: Tensor  # c, (batch, k)
-    jacobian: Tensor  # (batch, k, m)
-    hessian: Tensor  # of L, (batch, m, m)
+    jacobian: Tensor  # of c, in the form that the layout says
+    hessian: Tensor  # of L, likewise
     y: Tensor  # (batch, k)
     s: Tensor  # (batch, q)
+    layout: Layout
 
     @property
     def p(self) -> int:
@@ -89,7 +95,7 @@ class Model(Rows):
 
     def slope(self) -> Tensor:  # (batch, m)
         """D_U L."""
-        return self.gradient + times(self.jacobian.mT, self.y)
+        return self.gradient + self.layout.jacobian.multiply_transposed(self.jacobian, self.y)
 
     def residual(self) -> Tensor:  # (batch, k)
         """[h; g + s]."""
@@ -101,17 +107,17 @@ class Model(Rows):
 
     def stationarity(self) -> Tensor:
         """|D_U L| relative to the forces that balance in it."""
-        force = largest(times(self.jacobian.mT.abs(), self.y.abs()))
+        force = largest(self.layout.jacobian.multiply_transposed(self.jacobian.abs(), self.y.abs()))
         return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def complementarity(self, barrier: Tensor) -> Tensor:
+    def complementarity(self, barrier: Tensor) -> Tensor:  # (..., batch)
         """The largest deviation of s y from the barrier parameter, relative to large y."""
         y = self.y[:, self.p :]
         return largest((self.s * y - barrier.unsqueeze(-1)).abs()) / (largest(y) / 100).clamp(min=1.0)
 
     def span(self, u: Tensor) -> Tensor:  # (batch, q)
         """The size of the terms of each inequality: its slack is small or large beside that."""
-        return times(self.jacobian[:, self.p :].abs(), u.abs()).clamp(min=1.0)
+        return self.layout.jacobian.multiply(self.jacobian.abs(), u.abs())[:, self.p :].clamp(min=1.0)
 
     def gap(self, u: Tensor) -> Tensor:
         """The largest s y, relative to large y and to the terms of an inequality."""
@@ -120,8 +126,8 @@ class Model(Rows):
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
-        total = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
-        return (total + self.jacobian.sum((-2, -1)) + self.hessian.sum((-2, -1))).isfinite()
+        small = self.objective + self.gradient.sum(-1) + self.values.sum(-1)
+        return (small + total(self.jacobian) + total(self.hessian)).isfinite()
 
 
 def residual_of(values: Tensor, s: Tensor) -> Tensor:  # (batch, k)
@@ -139,142 +145,67 @@ class Step(Rows):
     y: Tensor
 
 
-@dataclass(frozen=True)
-class Factors(Rows):
-    """Cholesky factors of the condensed Hessian and of the Schur complement of the equalities."""
-
-    whole: Tensor  # of H + shift D + G' (Y/S) G + weight A'A, (batch, m, m)
-    half: Tensor  # whole^-1 A', (batch, m, p)
-    small: Tensor  # of A (...)^-1 A', (batch, p, p)
-    weight: Tensor  # (batch,)
-    good: Tensor  # whether the first is one, (batch,)
-    independent: Tensor  # whether the second is, (batch,)
-
-    def solve(self, model: Model, barrier: Tensor, residual: Tensor) -> Step:
-        """The Newton step for a given value of the constraint residual [h; g + s]."""
-        p = model.p
-        rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
-        right = -model.slope() - times(rows.mT, self.weight.unsqueeze(-1) * residual[:, :p])
-        y, s = model.y[:, p:], model.s
-        inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
-        if s.shape[-1]:
-            right = right - times(pull.mT, y / s * inner)
-        first = torch.linalg.solve_triangular(self.whole, right.unsqueeze(-1), upper=False)
-        dy = torch.cholesky_solve(self.half.mT @ first + residual[:, :p].unsqueeze(-1), self.small)
-        du = torch.linalg.solve_triangular(self.whole.mT, first - self.half @ dy, upper=True).squeeze(-1)
-        if not s.shape[-1]:
-            return Step(du, s, dy.squeeze(-1))
-        change = times(pull, du)
-        return Step(u=du, s=-residual[:, p:] - change, y=torch.cat([dy.squeeze(-1), y / s * (change + inner)], -1))
-
-
-@dataclass(frozen=True)
-class KktFactors(Rows):
-    """The last factors of a problem without inequalities: those of its KKT matrix, in scaled units."""
-
-    whole: Tensor
-    half: Tensor
-    small: Tensor
-    weight: Tensor
-    objective_scale: Tensor  # (batch,)
-    row_scale: Tensor  # (batch, p)
-
-    def __call__(self, r: Tensor, t: Tensor) -> Pair:
-        """[H A'; A 0] [z; s] = [r; t], in the problem's own units."""
-        scale = self.objective_scale.unsqueeze(-1)
-        right, target = (scale * r).unsqueeze(-1), (self.row_scale * t).unsqueeze(-1)
-        first = torch.linalg.solve_triangular(self.whole, right, upper=False)
-        first = first + self.weight[:, None, None] * (self.half @ target)
-        s = torch.cholesky_solve(self.half.mT @ first - target, self.small)
-        z = torch.linalg.solve_triangular(self.whole.mT, first - self.half @ s, upper=True)
-        return z.squeeze(-1), s.squeeze(-1) * self.row_scale / scale
-
-
-def factorise(model: Model, shift: Tensor, weight: Tensor, damping: Tensor | None = None) -> Factors:
-    """Factor the step's system with a given regularisation; whether it leads towards a minimum is told.
-
-    H + weight A'A is positive definite for a large weight if and only if H is so along A u = 0, and adding the weight
-    changes nothing in the solution: Cholesky can test what an inertia count would.
-    """
-    p = model.p
-    rows, pull = model.jacobian[:, :p], model.jacobian[:, p:]
-    matrix = model.hessian + torch.diag_embed(shift.unsqueeze(-1) * diagonal_size(model))
-    if model.s.shape[-1]:
-        matrix = matrix + pull.mT @ ((model.y[:, p:] / model.s).unsqueeze(-1) * pull)
-    if p:
-        matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
-    whole, good = _cholesky(matrix)
-    half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
-    complement = half.mT @ half
-    if damping is not None and p:
-        size = torch.diagonal(complement, dim1=-2, dim2=-1)
-        complement = complement + torch.diag_embed(damping.unsqueeze(-1) * size.amax(-1, keepdim=True).expand_as(size))
-    small, independent = _cholesky(complement)
-    return Factors(whole, half, small, weight, good, independent)
-
-
-def _cholesky(matrix: Tensor) -> Pair:
-    """The factor (of the identity where there is none), and whether it is one; units do not matter."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if not matrix.shape[-1]:
-        return factor, info == 0
-    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    good = (info == 0) & (pivots.square() > PIVOT * before).all(-1)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return torch.where(good[:, None, None], factor, eye), good
+def newton_step(
+    model: Model,
+    shift: Tensor,  # (batch,)
+    weight: Tensor,  # (batch,)
+    barrier: Tensor,  # (batch,)
+    residual: Tensor,  # [h; g + s], (batch, k)
+    damping: Tensor | None = None,  # (batch,)
+) -> tuple[Step, KktSolution]:
+    """The step for a given regularisation and value of the constraints, and what is to be said of its matrix."""
+    p, q = model.p, model.s.shape[-1]
+    y, s = model.y[:, p:], model.s
+    primal = shift.unsqueeze(-1) * diagonal_size(model)
+    if not q:
+        found = model.layout.solve_kkt(
+            model.hessian,
+            model.jacobian,
+            primal,
+            torch.zeros_like(residual),
+            p,
+            (-model.slope(), -residual),
+            weight,
+            damping,
+        )
+        return Step(found.z, s, found.s), found
+    dual = torch.cat([torch.zeros_like(model.y[:, :p]), s / y], -1)
+    inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
+    right = (-model.slope(), -torch.cat([residual[:, :p], inner], -1))
+    found = model.layout.solve_kkt(model.hessian, model.jacobian, primal, dual, p, right, weight, damping)
+    # From the last row: G du = s / y dy - (g + barrier / y), which costs no product with G.
+    change = dual[:, p:] * found.s[:, p:] - inner
+    return Step(u=found.z, s=-residual[:, p:] - change, y=found.s), found
 
 
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
     """The least curvature along the constraints, relative to the size of H; and its direction."""
-    values, vectors, size = spectrum(model)
-    return values[:, 0], vectors[..., 0] * size
+    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), diagonal_size(model), model.p)
 
 
-def turned_hessian(model: Model, barrier: Tensor, reach: Tensor) -> Tensor:  # (batch, m, m)
-    """H with curvature along the constraints turned positive, at least such that a step stays within reach.
-
-    Along an eigenvector with curvature c < 0 the step is that of |c|: downhill, with the length of Newton's method.
-    """
-    values, vectors, size = spectrum(model)
-    p = model.p
-    y, s, pull = model.y[:, p:], model.s, model.jacobian[:, p:]
-    slope = model.slope()
-    if s.shape[-1]:
-        slope = slope + times(pull.mT, (y * model.values[:, p:] + barrier.unsqueeze(-1)) / s)
-    along = times(vectors.mT, slope * size).abs()
-    longest = (vectors * size.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
-    wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
-    wanted = torch.maximum(wanted, NOTHING * values.abs().amax(-1, keepdim=True))  # what is less is rounding
-    back = vectors / size.unsqueeze(-1)
-    return model.hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
-
-
-def spectrum(model: Model) -> tuple[Tensor, Tensor, Tensor]:  # (batch, m), (batch, m, m), (batch, m)
-    """Curvatures along the constraints, relative to the size of H, their directions, and the units of u in these.
-
-    Inequalities with hardly any room are so stiff by their barrier that they count as equalities.
-    """
-    p = model.p
-    size = diagonal_size(model).rsqrt()
-    rows, pull = (x * size.unsqueeze(-2) for x in (model.jacobian[:, :p], model.jacobian[:, p:]))
-    matrix = model.hessian * size.unsqueeze(-1) * size.unsqueeze(-2)
+def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model:
+    """The model with curvature along the constraints turned positive, for these problems; steps stay within reach."""
+    if not isinstance(model.layout, DenseLayout):
+        return model
+    slope, p = model.slope(), model.p
     if model.s.shape[-1]:
-        stiffness = model.y[:, p:] / model.s
-        stiff = stiffness * pull.square().sum(-1) > STIFF
-        matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
-        rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
-    if rows.shape[-2]:
-        rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
-        onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
-        free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
-        matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
-    values, vectors = torch.linalg.eigh(matrix)
-    return values, vectors, size
+        force = (model.y[:, p:] * model.values[:, p:] + barrier.unsqueeze(-1)) / model.s
+        slope = slope + model.layout.jacobian.multiply_transposed(
+            model.jacobian, torch.cat([torch.zeros_like(model.y[:, :p]), force], -1)
+        )
+    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), diagonal_size(model), p, slope, reach)
+    chosen = which.view(-1, *(1,) * (hessian.dim() - 1))
+    return replace(model, hessian=torch.where(chosen, hessian, model.hessian))
+
+
+def _dual(model: Model) -> Tensor:  # (batch, k)
+    """What relaxes each constraint in a step: nothing for equalities."""
+    return torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
 
 
 def diagonal_size(model: Model) -> Tensor:  # (batch, m)
     """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
-    diagonal = torch.diagonal(model.hessian, dim1=-2, dim2=-1).abs()
+    diagonal = model.layout.hessian.diagonal(model.hessian).abs()
     least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * model.slope().abs().amax(-1, keepdim=True))
     return torch.maximum(diagonal, least).clamp(min=1e-8)
 
@@ -282,15 +213,16 @@ def diagonal_size(model: Model) -> Tensor:  # (batch, m)
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
     """The model at a point."""
     stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-    here = batch.expand_at_once(u, stacked)
+    here, rows = batch.expand_at_once(u, stacked), batch.layout.jacobian
     return Model(
         objective=here.objective * scales.objective,
-        gradient=(here.gradient + times(here.jacobian.mT, stacked)) * scales.objective.unsqueeze(-1),
+        gradient=(here.gradient + rows.multiply_transposed(here.jacobian, stacked)) * scales.objective.unsqueeze(-1),
         values=scaled_values(here.values, scales),
-        jacobian=here.jacobian * scales.rows.unsqueeze(-1),
-        hessian=here.curvature * scales.objective[:, None, None],
+        jacobian=rows.scale_rows(here.jacobian, scales.rows),
+        hessian=here.curvature * scales.objective.view(-1, *(1,) * (here.curvature.dim() - 1)),
         y=y,
         s=s,
+        layout=batch.layout,
     )
 
 
@@ -355,10 +287,12 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
     lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
     lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
-    for _ in range(3):
-        solved = torch.maximum(rest, model.complementarity(barrier)) <= 10 * barrier
-        barrier = torch.where(solved, torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest), barrier)
-    barrier = torch.minimum(barrier, state.barrier)
+    steps = [barrier]
+    for _ in range(LOWERINGS):
+        steps.append(torch.maximum(torch.minimum(0.2 * steps[-1], steps[-1] ** 1.5), lowest))
+    tried = torch.stack(steps[:-1])  # all at once: each is solved if those before it are
+    solved = (torch.maximum(rest, model.complementarity(tried)) <= 10 * tried).cumprod(0).sum(0, keepdim=True)
+    barrier = torch.minimum(torch.stack(steps).gather(0, solved).squeeze(0), state.barrier)
     lower = barrier < state.barrier
     fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
     return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower
@@ -398,7 +332,7 @@ def nearness(model: Model, step: Step, u: Tensor, start: Tensor) -> Tensor:  # (
 
     What is tiny beside the way from the start, or beside the change that costs as much energy as there is, is nothing.
     """
-    bend = torch.diagonal(model.hessian, dim1=-2, dim2=-1)
+    bend = model.layout.hessian.diagonal(model.hessian)
     force = model.gradient.abs() + bend.abs() * u.abs()
     energy = (force * u.abs()).sum(-1, keepdim=True)
     reach = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()

@@ -244,8 +244,13 @@ class _OneProblem:
         return self._hessian(self.problem.objective, u, np.ones(1))
 
     def constraints(self, method: str) -> list[Any]:
-        kinds = [(self.problem.equality, "eq"), (self.problem.inequality, "ineq")]
+        kinds = [(self.problem.equality, "eq"), (self.problem.inequality, "ineq"), (self._bounds(), "ineq")]
         return [self._constraint(f, kind, method) for f, kind in kinds if f is not None]
+
+    def _bounds(self) -> Callable[..., Tensor] | None:
+        """Bounds as inequalities, so that their multipliers come back like those of others."""
+        bounds = self.problem.bounds
+        return None if bounds is None else lambda *given: bounds.rows(given[:-1], given[-1].reshape(-1), self.shape)
 
     def _constraint(self, function: Callable[..., Tensor], kind: str, method: str) -> Any:
         def value(u: Array) -> Array:

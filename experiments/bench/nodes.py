@@ -213,9 +213,13 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
         "qpth": lambda: qpth((*xs, *idle), v),
         "cvxpylayers": lambda: cvxpylayers(EqualityQP(), xs, v),
     }
-    claim = f"equality QP by callables, n = {n}, p = {p}, batch {batch}"
+    return Comparison(sides, _equality_pairs(f"n = {n}, p = {p}, batch {batch}"))
+
+
+def _equality_pairs(size: str) -> list[Pair]:
+    claim, layer = f"equality QP by callables, {size}", f"EqualityQP, {size}"
     limit = Target(at_most=3)
-    pairs = [
+    return [
         Pair(f"{claim}: LU", "node", "batched LU", limit, "each problem its own data, all with gradients", share=True),
         Pair(
             f"{claim}: LU, shared Q and A", "node, only q an input", "batched LU, shared data", limit,
@@ -224,11 +228,10 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
         Pair(f"{claim}: KKT solve", "node", "KKT solve, autograd"),
         Pair(f"{claim}: qpth", "node", "qpth", Target(at_least=5), "qpth needs an inequality: it gets 0 <= 1"),
         Pair(f"{claim}: cvxpylayers", "node", "cvxpylayers", Target(at_least=50), TIGHT_PEER),
-        Pair(f"EqualityQP, n = {n}, p = {p}, batch {batch}: LU", "EqualityQP", "batched LU", limit, share=True),
-        Pair(f"EqualityQP, n = {n}, p = {p}, batch {batch}: KKT solve", "EqualityQP", "KKT solve, autograd"),
-        Pair(f"EqualityQP, n = {n}, p = {p}, batch {batch}: qpth", "EqualityQP", "qpth"),
+        Pair(f"{layer}: LU", "EqualityQP", "batched LU", limit, share=True),
+        Pair(f"{layer}: KKT solve", "EqualityQP", "KKT solve, autograd"),
+        Pair(f"{layer}: qpth", "EqualityQP", "qpth"),
     ]  # fmt: skip
-    return Comparison(sides, pairs)
 
 
 def inequalities(batch: int, m: int, count: int) -> Comparison:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from ..applications.application import Application, Record
 from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
 from ..applications.decision.data import SPLIT as PATIENTS
 from ..applications.decision.training import MORE, SAME, TWO_STAGE
+from ..applications.knapsack import KNAPSACK
+from ..applications.knapsack.data import DEGREE, FEATURES, ITEMS, NOISE
+from ..applications.knapsack.training import SURROGATE, TEST, VALIDATION
 from ..applications.sorting import SORTING
 from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE
 from ..applications.sorting.training import UNROLLED
+from ..shared.application import Application, Record
+from ..worth import WORTH
+from ..worth.methods import FEW, LAST
+from ..worth.training import LEARNING_RATE, REGIMES
 from .page import bullets, table, themed, warnings_list
+
+CAN, CANNOT = REGIMES
 
 
 def application_section(application: Application, record: Record | None) -> str:
@@ -66,4 +74,38 @@ seeds, each with its own split. Times are seconds of the processor, on one threa
 backward.</p>"""
 
 
-DESCRIPTIONS = {SORTING: _describe_sorting, DECISION: _describe_decision}
+def _describe_knapsack(settings: Record) -> str:
+    return f"""<p>Values of {ITEMS} items depend on {FEATURES} features by a polynomial of degree {DEGREE}, times noise
+between {1 - NOISE:g} and {1 + NOISE:g}: the generator of the predict-then-optimise literature (Elmachtoub and Grigas,
+2022; PyEPO). A knapsack with room for a part of them is packed by predicted values, and regret is what the best choice
+for the true ones would have been worth more, relative to that. The model is linear, so that it cannot be right
+everywhere. <i>{TWO_STAGE}</i> fits it by least squares; the others start there: <i>{SURROGATE}</i> by the surrogate
+loss of the same paper, the rest by passing the value of a smooth choice (penalty {settings["penalty"]:g} on squared
+shares) back through the layer, with three gradient rules. {settings["days"]}, {VALIDATION} and {TEST} days for
+training, validation (learning rate, when to stop) and testing; {settings["seeds"]} seeds, each with its own items.</p>
+"""
+
+
+def _describe_worth(settings: Record) -> str:
+    return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
+target, entry by entry with random weights. Data of dimension {REGIMES[CAN]} can meet the {settings["batch"]} targets,
+those of dimension {REGIMES[CANNOT]} cannot. The exact gradient trains for {settings["steps"]} steps or
+{settings["seconds"]:g} seconds of the processor, and every other method for exactly as long, in turns, from the same
+weights, with Adam at {LEARNING_RATE:g}; {settings["seeds"]} seeds. <i>unconstrained</i> is the paper's approximation,
+<i>curvature</i> keeps that of the constraints, <i>identity</i> is Jacobian-free, <i>{FEW} CG steps</i> is the exact
+gradient with its linear system left after so many steps of conjugate gradients, <i>one step</i> and <i>{LAST}
+steps</i> differentiate the last iterations of a solver alone (of Sinkhorn's, or of a projected gradient method). A
+<i>QP by a map</i> has a forward pass that is one product of matrices.</p>
+<p>Why an approximation can be better than the truth: the derivative of a solution is an inverse Hessian, restricted
+to the constraints. The exact gradient of a squared distance goes through it a second time, which squares its
+condition number; a gradient that leaves it out goes through it once. While targets can be met, that is all that
+counts, and for softmax with equal weights it is the gradient of the cross-entropy. Where they cannot, a wrong
+gradient ends at a wrong point.</p>"""
+
+
+DESCRIPTIONS = {
+    SORTING: _describe_sorting,
+    DECISION: _describe_decision,
+    KNAPSACK: _describe_knapsack,
+    WORTH: _describe_worth,
+}

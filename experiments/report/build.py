@@ -16,7 +16,11 @@ from .applications import DESCRIPTIONS, application_section
 from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
 
-TABLES = {"Comparison with independent layers": "compare", "Speed": "bench"}  # what other commands leave
+TABLES = {  # what other commands leave
+    "Does a proof of descent pay?": "certificate",
+    "Comparison with independent layers": "compare",
+    "Speed": "bench",
+}
 
 
 def write_page(out: Path) -> Path:
@@ -54,10 +58,11 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
 
 def _theory(place: Path) -> list[str]:
     rows = read_csv(place / "theory_expectations.csv")
-    bounds = read_csv(place / "theory_worst_case.csv")
+    bounds, beyond = (read_csv(place / f"theory_{name}.csv") for name in ("worst_case", "extensions"))
     if not rows or not bounds:
         return []
-    good, total = sum(row["inside"] == "True" for row in rows + bounds), len(rows) + len(bounds)
+    everything = rows + bounds + beyond
+    good, total = sum(row["inside"] == "True" for row in everything), len(everything)
     return [
         f"""<section id="theory">
 <h2>The theory against simulation</h2>
@@ -65,6 +70,7 @@ def _theory(place: Path) -> list[str]:
 {plain_pictures(place)}
 <details><summary>All expectations</summary>{csv_table(rows)}</details>
 <details><summary>All worst cases</summary>{csv_table(bounds)}</details>
+<details><summary>Active inequalities, any B, singular H</summary>{csv_table(beyond)}</details>
 </section>"""
     ]
 
@@ -97,10 +103,15 @@ def _reproduce(runs: dict[str, Finished]) -> str:
     return f"""<section id="reproduce">
 <h2>How to reproduce</h2>
 <pre>python -m experiments all</pre>
+<p>and, where a longer training would say more, at full length, which takes hours and replaces what is shown here:</p>
+<pre>python -m experiments all --full</pre>
 <p>or its parts, one by one:</p>
 <pre>python -m experiments run all --dtype both
 python -m experiments sorting
 python -m experiments decision
+python -m experiments knapsack
+python -m experiments worth
+python -m experiments certificate
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -12,28 +13,29 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.applications.application import Application
-from experiments.applications.course import Clock
 from experiments.applications.decision import DECISION
 from experiments.applications.decision.findings import METHODS
+from experiments.applications.knapsack import KNAPSACK
 from experiments.applications.sampling import draw_groups, load_bundled
 from experiments.applications.sorting import SORTING
 from experiments.applications.sorting.training import RULES
 from experiments.applications.words import consistency, spread
 from experiments.report.page import warnings_list
 from experiments.shared import drawing, machine
+from experiments.shared.application import Application
+from experiments.shared.clock import Clock
 from experiments.shared.files import read_csv
 from problems import OptimalTransport
 from tests.support.experiments import command
 
-each_application = pytest.mark.parametrize("application", [SORTING, DECISION], ids=lambda one: one.name)
+each_application = pytest.mark.parametrize("application", [SORTING, DECISION, KNAPSACK], ids=lambda one: one.name)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What both commands leave at small sizes."""
+    """What the commands leave at small sizes."""
     out = tmp_path_factory.mktemp("results")
-    for name in ("sorting", "decision"):
+    for name in ("sorting", "decision", "knapsack"):
         assert command(out, name, "--quick") == 0
     return out
 
@@ -114,9 +116,9 @@ def test_list_and_page_know_what_was_run(
     monkeypatch.setattr(drawing.Picture, "render", lambda *_: picture)
     assert command(results, "report") == 0
     assert command(results, "list") == 0
-    assert capsys.readouterr().out.count("- finished") == 2
+    assert capsys.readouterr().out.count("- finished") == 3
     page = (results / "index.html").read_text(encoding="utf-8")
-    for application in (SORTING, DECISION):
+    for application in (SORTING, DECISION, KNAPSACK):
         assert f'<section id="{application.name}">' in page
         said = application.findings.sentences(record_of(results, application))
         assert len(said) > 3
@@ -128,6 +130,27 @@ def test_list_and_page_know_what_was_run(
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Not run yet: <code>python -m experiments decision</code>" in page
     assert "Not run yet: <code>python -m experiments sorting</code>" not in page
+
+
+def test_a_run_at_full_length_is_kept_beside_and_shown(results: Path, tmp_path: Path) -> None:
+    short = record_of(results, DECISION)
+    long = dataclasses.replace(DECISION, full=dataclasses.replace(DECISION.quick, seeds=1, seed=1))
+    parser = argparse.ArgumentParser()
+    long.add_arguments(parser)
+    words = {"out": tmp_path, "force": False}
+    usual, full = (argparse.Namespace(**vars(parser.parse_args(line)), **words) for line in (["--quick"], ["--full"]))
+    for args, seeds in ((full, 1), (usual, 2)):
+        assert len(long.jobs(args)) == seeds
+        for job in long.jobs(args):
+            job.run(lambda _: None)
+        assert long.finish(args) == 0
+        assert long.jobs(args) == []  # each is kept whatever the other has
+        assert record_of(tmp_path, long)["settings"]["seed"] == 1
+    kept = json.loads((tmp_path / "decision" / "decision.json").read_text(encoding="utf-8"))
+    assert untimed(kept["runs"]) == untimed(short["runs"])
+    assert (tmp_path / "full" / "decision" / "regret.png").exists()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--quick", "--full"])
 
 
 def test_numbers_in_words() -> None:
@@ -164,7 +187,9 @@ def test_an_interrupted_command_leaves_nothing_finished(
     monkeypatch.setattr(machine, "describe", interrupted)
     monkeypatch.setattr(drawing.Picture, "render", lambda *_: b"")
     with pytest.raises(KeyboardInterrupt):
-        application.save(tmp_path, application.quick, [{name: record[name] for name in record if name in JOINED}])
+        application.save(
+            tmp_path / application.name, application.quick, [{name: record[name] for name in record if name in JOINED}]
+        )
     assert application.load(tmp_path) is None
 
 

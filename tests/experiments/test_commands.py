@@ -21,6 +21,12 @@ from tests.support.experiments import command
 WORDS = ["--repeats", "2", "--iterations", "3"]
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time."""
+    monkeypatch.setattr(run.figures, "render", lambda *_: b"")
+
+
 def test_run_writes_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(tmp_path, "run", "projection-under", "eigen-all", *WORDS) == 0
     for name in ("projection-under", "eigen-all"):
@@ -45,6 +51,7 @@ def test_run_writes_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "finished in float64" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_finished_panels_are_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "eigen-rank2", *WORDS]
     assert command(tmp_path, *words) == 0
@@ -58,6 +65,7 @@ def test_finished_panels_are_kept_unless_forced(tmp_path: Path, capsys: pytest.C
     assert store.settings_of(tmp_path, "float64", "eigen-rank2")["seed"] == 7
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_interruption_keeps_what_is_finished_and_says_how_to_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +113,7 @@ def test_wrong_words_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "run all" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_single_precision_is_kept_beside(tmp_path: Path) -> None:
     assert command(tmp_path, "run", "projection-under", *WORDS, "--dtype", "both", "--rules", "exact", "curvature") == 0
     assert (tmp_path / "projection-under" / "curves.csv").exists()
@@ -147,5 +156,9 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     args = parse(["all", "--quick", "--out", str(tmp_path), "--workers", "1"])
     monkeypatch.setattr(cli, "build_parser", Parser)
     assert cli.run_all(args) == 1
-    assert events == ["5 jobs, 1 worker", *(f"finish {name}" for name in cli.EXPERIMENTS)]
+    assert events == ["8 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
     assert "index.html" in capsys.readouterr().out
+    events.clear()
+    args = parse(["all", "--full", "--out", str(tmp_path), "--workers", "1"])
+    assert cli.run_all(args) == 0
+    assert events == ["4 jobs, 1 worker", *(f"finish {one.name}" for one in cli.APPLICATIONS)]

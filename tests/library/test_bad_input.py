@@ -26,7 +26,7 @@ def sphere(_, u):
         ({"start": (2, -1)}, TypeError, "start must be the shape of u"),
         ({"start": (2, 0)}, ValueError, "at least one entry"),
         ({"equality": 3}, TypeError, "equality must be a function"),
-        ({"objective": None}, TypeError, "objective must be a function"),
+        ({"objective": None}, ValueError, "without an objective solves equations"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_node_is_made(options, error, match):
@@ -57,7 +57,11 @@ def test_wrong_return_shapes(problem, match):
     [
         ({"objective": lambda x, u: (u - x).sum() > 0}, "objective must return a floating-point tensor"),
         ({"objective": lambda *_: 1.0}, "objective must return a tensor, but returned float"),
-        ({"equality": lambda _, u: (u.sum(), u.sum())}, "equality must return a tensor, but returned tuple"),
+        ({"objective": lambda _, u: (u.sum(), u.sum())}, "objective must return a tensor, but returned tuple"),
+        (
+            {"equality": lambda *_: 1.0},
+            "equality must return a tensor, or a dict or tuple of tensors, but returned float",
+        ),
     ],
 )
 def test_wrong_return_types(problem, match):

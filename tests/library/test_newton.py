@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
-from declarative.solvers.newton_step import Model, factorise
+from declarative.linear import DENSE
+from declarative.solvers.newton_step import Model, newton_step
 from tests.support.helpers import DOUBLE, case, relative
 from tests.support.nlp import PROGRAMMES
 
@@ -152,20 +153,18 @@ def test_constants_in_single_precision_keep_the_solver_in_single_precision():
     assert relative(node(x), x - (x.sum(-1, keepdim=True) - 1) / 3) < 1e-5
 
 
-def test_the_last_factorisation_serves_the_backward_pass(monkeypatch):
-    """The backward pass assembles no matrix, and its gradient is that of the assembled one to the last digits."""
-    from declarative import structure
+def test_derivatives_of_the_verdict_serve_the_backward_pass(monkeypatch):
+    """The backward pass evaluates no second derivative, and its gradient is that of one that does."""
+    from declarative.problem import Batch
 
     x = torch.randn(3, 6, dtype=DOUBLE, requires_grad=True)
     start = torch.tensor([0.6, 0.5, 0.6, 0.7, 0.7, 0.1], dtype=DOUBLE)
     node = DeclarativeNode(coupled, curved, solver="newton", start=start)
     y = node(x)
     v = torch.randn_like(y)
-    (dense,) = torch.autograd.grad(y, x, v, create_graph=True)  # differentiable, so assembled
-    assembled = []
-    monkeypatch.setattr(structure, "DenseSystem", lambda *matrices: assembled.append(matrices))
+    (dense,) = torch.autograd.grad(y, x, v, create_graph=True)  # differentiable, so evaluated
+    monkeypatch.setattr(Batch, "_hessian", None)
     (reused,) = torch.autograd.grad(y, x, v)
-    assert not assembled
     assert relative(reused, dense.detach()) < 1e-12
 
 
@@ -191,27 +190,27 @@ def test_the_weight_of_the_constraints_changes_nothing_in_a_step():
         hessian=hessian,
         y=-ONE[None],
         s=ONE[None, :0],
+        layout=DENSE,
     )
     zero = torch.zeros(1, dtype=DOUBLE)
-    assert not factorise(model, zero, zero).good
+    assert not newton_step(model, zero, zero, ONE, model.residual())[1].convex
     matrix = torch.cat([torch.cat([hessian, rows.mT], -1), torch.cat([rows, zero[:, None, None]], -1)], -2)
     truth = torch.linalg.solve(matrix, -torch.cat([model.slope(), model.residual()], -1))
     for weight in (3.0, 40.0):
-        factors = factorise(model, zero, weight * ONE)
-        step = factors.solve(model, ONE, model.residual())
-        assert factors.good
+        step, found = newton_step(model, zero, weight * ONE, ONE, model.residual())
+        assert found.convex
         assert relative(torch.cat([step.u, step.y], -1), truth) < 1e-12
 
 
-def test_the_last_factorisation_serves_losses_of_the_multipliers_too(monkeypatch):
-    from declarative import structure
+def test_derivatives_of_the_verdict_serve_losses_of_the_multipliers_too(monkeypatch):
+    from declarative.problem import Batch
 
     problem = case("eigenvector")  # whose H is not definite
     (x,) = problem.xs(3)
     solution = problem.node("newton").solve(x)
     loss = (solution.y.pow(3) * torch.randn_like(solution.y)).sum() + solution.multipliers.pow(2).sum()
     (dense,) = torch.autograd.grad(loss, x, create_graph=True)
-    monkeypatch.setattr(structure, "DenseSystem", None)
+    monkeypatch.setattr(Batch, "_hessian", None)
     (reused,) = torch.autograd.grad(loss, x)
     assert relative(reused, dense.detach()) < 1e-11
 

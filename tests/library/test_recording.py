@@ -24,8 +24,9 @@ def plane(x):  # the nearest point with sum 1
 
 
 def graphs(node):
-    """The graphs that a node has recorded."""
-    return list(node._spec.plan.recordings._graphs.values())
+    """The graphs that a node has recorded, in all modes of its functions."""
+    recordings = node._spec.plan.recordings
+    return [graph for one in (recordings, *recordings._modes.values()) for graph in one._graphs.values()]
 
 
 EVERY = [(case, "closed form", "exact") for case in REGULAR]

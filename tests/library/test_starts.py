@@ -5,8 +5,8 @@ import torch
 
 from declarative import DeclarativeNode
 from declarative.boundary import is_defined
-from declarative.inputs import default_points, defined_start, initial_points
 from declarative.problem import Batch, Problem
+from declarative.starts import default_points, defined_start, initial_points
 from tests.support.helpers import DOUBLE, relative
 
 

@@ -1,10 +1,11 @@
-"""Show which test kills which mutant: ``python -m tests.mutants [words]``.
+"""Show which test kills which mutant: ``python -m tests.mutants [words] [--workers 2]``.
 
 With words, only the mutants whose area, file or description contains one of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -16,8 +17,8 @@ from .run import Job, copied, run
 from .table import AREAS
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the mutants; 1 if one survives, does not fit the code any more, or cannot be judged."""
+def main(words: Sequence[str], workers: int) -> int:
+    """Run the mutants, several at a time; 1 if one survives, does not fit the code any more, or cannot be judged."""
     chosen = {mutant: area for area, mutants in AREAS.items() for mutant in mutants if _is_meant(area, mutant, words)}
     misfits = [f"{mutant.words}: {why}" for mutant in chosen if (why := mutant.misfit()) is not None]
     if misfits:
@@ -25,7 +26,7 @@ def main(words: Sequence[str]) -> int:
         return 1
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        copies = [copied(Path(directory) / name) for name in ("one", "two")]
+        copies = [copied(Path(directory) / str(i)) for i in range(workers)]
         if not _pass_without(chosen, copies):
             return 1
         left = _survivors(chosen, copies)
@@ -41,8 +42,8 @@ def _is_meant(area: str, mutant: Mutant, words: Sequence[str]) -> bool:
 def _pass_without(mutants: Iterable[Mutant], copies: Sequence[Path]) -> bool:
     """Whether all the tests pass as long as nothing is wrong: otherwise they say nothing about mutants."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    halves = [Job(tuple(half)) for half in (tests[::2], tests[1::2]) if half]
-    wrong = [line for _, outcome in run(halves, copies) for line in (*outcome.failed, outcome.trouble) if line]
+    shares = [Job(tuple(share)) for i in range(len(copies)) if (share := tests[i :: len(copies)])]
+    wrong = [line for _, outcome in run(shares, copies) for line in (*outcome.failed, outcome.trouble) if line]
     if wrong:
         print("These tests fail without any mutant:", *wrong, sep="\n  ")
     return not wrong
@@ -60,4 +61,8 @@ def _survivors(mutants: dict[Mutant, str], copies: Sequence[Path]) -> list[Mutan
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Show which test kills which mutant.")
+    parser.add_argument("words", nargs="*", help="only mutants whose area, file or description contains one of them")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    sys.exit(main(given.words, given.workers))

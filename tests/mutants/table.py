@@ -8,6 +8,7 @@ from .mutant import Mutant
 from .recording import RECORDING
 from .reports import ADAPTIVE, THEORY
 from .solving import BOUNDARY, NEWTON, POLISH, VERDICT
+from .structure import BOUNDS, SPARSE
 
 AREAS: dict[str, list[Mutant]] = {
     "rules": RULES,
@@ -17,6 +18,8 @@ AREAS: dict[str, list[Mutant]] = {
     "polish": POLISH,
     "verdict": VERDICT,
     "boundary": BOUNDARY,
+    "bounds": BOUNDS,
+    "sparse": SPARSE,
     "adaptive": ADAPTIVE,
     "theory": THEORY,
     "transport": TRANSPORT,

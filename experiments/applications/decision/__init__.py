@@ -2,14 +2,13 @@
 
 from functools import partial
 
-from ..application import Application, Calls
+from ...shared.application import Application, Cases
 from . import findings
-from .training import QUICK, Settings, train_seed
+from .training import FULL, QUICK, Settings, train_seed
 
 
-def _calls(settings: Settings) -> Calls:
-    seeds = range(settings.seed, settings.seed + settings.seeds)
-    return {f"decision, seed {seed}": partial(train_seed, settings, seed) for seed in seeds}
+def _cases(settings: Settings) -> Cases:
+    return {"": partial(train_seed, settings)}
 
 
 DECISION = Application(
@@ -17,8 +16,9 @@ DECISION = Application(
     title="Learning to allocate treatment",
     settings=Settings(),
     quick=QUICK,
+    full=FULL,
     seconds=13.0,
-    calls=_calls,
+    cases=_cases,
     keys=("method", "seed"),
     findings=findings,
 )

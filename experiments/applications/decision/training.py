@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...shared.clock import Clock
 from ...shared.jobs import Tick
 from ...shared.rules import cheap_share, counted_warnings, make_rule
-from ..course import Clock, Course
+from ..course import Course
 from ..sampling import draw_groups, split
 from .data import BEFORE_BLOOD_TEST, GROUP, SPLIT, Allocation, Groups, Patients, load_patients, standardised
 
@@ -44,6 +45,7 @@ class Settings:
     training_groups: int = 500
 
 
+FULL = Settings(seeds=10)
 QUICK = Settings(seeds=2, steps=2, every=1, batch=4, groups=10, training_groups=10)
 
 

@@ -2,17 +2,13 @@
 
 from functools import partial
 
-from ..application import Application, Calls
+from ...shared.application import Application, Cases
 from . import findings
-from .training import QUICK, Settings, name_of, train_seed
+from .training import FULL, QUICK, Settings, name_of, train_seed
 
 
-def _calls(settings: Settings) -> Calls:
-    return {
-        f"sorting, {name_of(n, centred)}, seed {seed}": partial(train_seed, settings, n, centred, seed)
-        for n, centred in settings.cases
-        for seed in range(settings.seed, settings.seed + settings.seeds)
-    }
+def _cases(settings: Settings) -> Cases:
+    return {name_of(n, centred): partial(train_seed, settings, n, centred) for n, centred in settings.cases}
 
 
 SORTING = Application(
@@ -20,8 +16,9 @@ SORTING = Application(
     title="Learning to sort handwritten digits",
     settings=Settings(),
     quick=QUICK,
+    full=FULL,
     seconds=16.0,
-    calls=_calls,
+    cases=_cases,
     keys=("n", "centred", "rule", "seed"),
     findings=findings,
 )

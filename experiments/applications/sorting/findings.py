@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
+from ...shared.application import Record
 from ...shared.drawing import VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
-from ..application import Record
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
 from .training import ONCE, RULES, UNROLLED, name_of
 

@@ -53,6 +53,7 @@ class Settings:
     sequences: int = 1000  # for testing
 
 
+FULL = Settings(seeds=5, steps=2000, every=100)
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
 
 

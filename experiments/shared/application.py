@@ -1,7 +1,8 @@
-"""What the applications have in common: seeds are pieces of work, and results are kept in the same way.
+"""What is learned with every gradient rule: seeds are pieces of work, and results are kept in the same way.
 
 out/<name>/<name>.json    settings and everything that was measured; written last
 out/<name>/*.csv, *.png   the same as tables and pictures
+out/full/<name>/          likewise, of a run at full length; a page prefers it
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from declarative.table import as_text
 
-from ..shared import machine
-from ..shared.drawing import Picture
-from ..shared.files import as_json, csv_text, read_json, write, write_json
-from ..shared.jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
+from . import machine
+from .drawing import Picture
+from .files import as_json, csv_text, read_json, write, write_json
+from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
+FULL = "full"  # the directory of what has run at full length
 Record = dict[str, Any]
-Calls = dict[str, Call]  # by label
+Cases = dict[str, Call]  # by label; each takes a seed and a tick
 
 
 class Findings(Protocol):
@@ -48,18 +51,20 @@ class Application:
     title: str  # for readers
     settings: Any  # the defaults: a dataclass with ``seeds``, ``seed`` and ``steps`` among others
     quick: Any  # the same with small sizes, to see that it works
+    full: Any  # the same at a length that nobody waits for
     seconds: float  # about what a piece takes
-    calls: Callable[[Any], Calls]  # of the settings: what trains a piece; what these return is joined in this order
+    cases: Callable[[Any], Cases]  # of the settings: what trains one seed; what these return is joined in this order
     keys: tuple[str, ...]  # what tells the runs of a record apart
     findings: Findings
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options of the command line."""
         for name, words in (("seeds", "how many, each with its split"), ("steps", "of training")):
-            default = getattr(self.settings, name)
-            parser.add_argument(f"--{name}", type=positive, default=default, help=f"{words} (%(default)s)")
-        parser.add_argument("--seed", type=int, default=self.settings.seed, help="the first one (%(default)s)")
-        parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+            parser.add_argument(f"--{name}", type=positive, help=f"{words} ({getattr(self.settings, name)})")
+        parser.add_argument("--seed", type=int, help=f"the first one ({self.settings.seed})")
+        length = parser.add_mutually_exclusive_group()
+        length.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+        length.add_argument("--full", action="store_true", help="all sizes, and training to the end: takes long")
 
     def jobs(self, args: argparse.Namespace) -> Sequence[Job]:
         """The pieces that are not trained yet; none if all is finished with these settings."""
@@ -71,15 +76,14 @@ class Application:
     def finish(self, args: argparse.Namespace) -> int:
         """Join the pieces, keep the record with its tables and pictures, and print what it comes to."""
         results = [piece.result() for piece in self._pieces(args)]
-        record = self._kept(args) if None in results else self.save(args.out, self._chosen(args), results)
+        record = self._kept(args) if None in results else self.save(self._place(args), self._chosen(args), results)
         assert record is not None  # what was not kept was trained
         print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
-        print(f"Results are in {args.out / self.name}; 'python -m experiments report' makes a page of them.")
+        print(f"Results are in {self._place(args)}; 'python -m experiments report' makes a page of them.")
         return 0
 
-    def save(self, out: Path, settings: Any, results: Sequence[Record]) -> Record:
+    def save(self, place: Path, settings: Any, results: Sequence[Record]) -> Record:
         """Keep what came of all pieces; the record itself comes last."""
-        place = out / self.name
         (place / f"{self.name}.json").unlink(missing_ok=True)
         record = {"settings": as_json(settings), **join(results)}
         for title, rows in ((self.name, finals(record["runs"])), ("curves", curves(record["runs"], self.keys))):
@@ -91,21 +95,36 @@ class Application:
         return record
 
     def load(self, out: Path) -> Record | None:
-        """The record; None if it was not run."""
-        return read_json(out / self.name / f"{self.name}.json")
+        """The record, that of a run at full length if there is one; None if it was not run."""
+        return self._read(out / FULL / self.name) or self._read(out / self.name)
+
+    def calls(self, settings: Any) -> dict[tuple[str, str], Call]:
+        """The cases with every seed."""
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        cases = self.cases(settings).items()
+        return {(label, f"seed {seed}"): partial(call, seed) for label, call in cases for seed in seeds}
 
     def _chosen(self, args: argparse.Namespace) -> Any:
-        chosen = {name: getattr(args, name) for name in ("seeds", "seed", "steps")}
-        return self.quick if args.quick else dataclasses.replace(self.settings, **chosen)
+        chosen = {name: value for name in ("seeds", "seed", "steps") if (value := getattr(args, name)) is not None}
+        return dataclasses.replace(self.quick if args.quick else self.full if args.full else self.settings, **chosen)
+
+    def _place(self, args: argparse.Namespace) -> Path:
+        out: Path = args.out / FULL if args.full else args.out
+        return out / self.name
+
+    def _read(self, place: Path) -> Record | None:
+        return read_json(place / f"{self.name}.json")
 
     def _kept(self, args: argparse.Namespace) -> Record | None:
         """The record if it has these settings."""
-        record = self.load(args.out)
+        record = self._read(self._place(args))
         return record if record is not None and record["settings"] == as_json(self._chosen(args)) else None
 
     def _pieces(self, args: argparse.Namespace) -> list[Piece]:
-        calls = self.calls(self._chosen(args))
-        return [Piece(label, self.seconds, args.out / self.name, call) for label, call in calls.items()]
+        return [
+            Piece(", ".join(filter(None, [self.name, *label])), self.seconds, self._place(args), call)
+            for label, call in self.calls(self._chosen(args)).items()
+        ]
 
 
 def join(results: Sequence[Record]) -> Record:

@@ -1,0 +1,212 @@
+"""Bounds on the unknowns: inequalities of one unknown each, of which more is known than of others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torchside import match_tree
+from .unknowns import Layout as Nesting
+
+PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
+ONE = "a number, a tensor of u's shape, None, or a function (*xs) of the inputs of one problem"
+
+
+@dataclass(frozen=True)
+class Side:
+    """The lower (sign -1) or the upper (sign 1) bound: sign * (u - bound) <= 0.
+
+    Attributes:
+        sign: which side.
+        value: a number, a tensor, or a function of the inputs of one problem.
+        places: which entries of u are bounded, if it is not all of them.
+        nesting: how several unknowns are nested.
+        own: how many inputs a function takes; those of modules come after these.
+    """
+
+    sign: int
+    value: Any
+    places: Tensor | None = None
+    nesting: Nesting | None = None
+    own: int | None = None
+
+    @property
+    def name(self) -> str:
+        return "lower" if self.sign < 0 else "upper"
+
+    def entries(self, xs: Sequence[Tensor], shape: torch.Size, like: Tensor) -> Tensor:  # (m,)
+        """The bound of every entry of u, for one problem."""
+        value = self.value(*xs[: self.own]) if callable(self.value) else self.value
+        if self.nesting is not None:
+            return self._joined(value, like)
+        if not isinstance(value, Tensor):
+            value = like.new_tensor(self._number(value))
+        try:
+            return value.to(like.dtype).expand(shape).reshape(-1)
+        except RuntimeError:
+            raise ValueError(
+                f"the {self.name} bound has shape {tuple(value.shape)}, which does not fit u of shape {tuple(shape)}."
+            ) from None
+
+    def _number(self, value: object) -> float:
+        if value is None:
+            return self.sign * math.inf
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"the {self.name} bound must be {ONE}, but is {value!r}.")
+        return float(value)
+
+    def _joined(self, value: object, like: Tensor) -> Tensor:
+        assert self.nesting is not None
+        nesting = self.nesting
+        try:
+            parts = match_tree(value, nesting.tree)
+        except ValueError:
+            if isinstance(value, int | float) or value is None:
+                return like.new_full((nesting.size,), self._number(value))
+            raise ValueError(
+                f"the {self.name} bound must be a number, or nested like the unknowns, {nesting}."
+            ) from None
+        plain = dataclasses.replace(self, nesting=None)
+        rows = [
+            dataclasses.replace(plain, value=part).entries((), shape, like)
+            for part, shape in zip(parts, nesting.shapes, strict=True)
+        ]
+        return torch.cat(rows)
+
+    def resolved(self, shape: torch.Size, device: torch.device) -> Side | None:
+        """The same for u of this shape: which entries are bounded; None if no entry is.
+
+        Raises:
+            ValueError: the bound does not fit u, or is NaN.
+        """
+        if callable(self.value):
+            return self
+        like = torch.zeros((), dtype=torch.float64, device=device)
+        value = self.entries((), shape, like)
+        if bool(value.isnan().any()) or bool((value == -self.sign * torch.inf).any()):
+            raise ValueError(
+                f"the {self.name} bound has an entry that no number satisfies: NaN, or the wrong infinity."
+            )
+        places = value.isfinite().nonzero().flatten()
+        if not len(places):
+            return None
+        return Side(self.sign, value, None if len(places) == len(value) else places)
+
+    def count(self, m: int) -> int:
+        """How many entries of u are bounded."""
+        return m if self.places is None else len(self.places)
+
+    def rows(self, xs: Sequence[Tensor], u: Tensor, shape: torch.Size) -> Tensor:
+        """sign * (u - bound) for one problem, u flat."""
+        excess = self.sign * (u - self.entries(xs, shape if callable(self.value) else u.shape, u))
+        return excess if self.places is None else excess.index_select(0, self.places)
+
+    def spread(self, rows: Tensor, m: int) -> Tensor:  # (batch, count) -> (batch, m)
+        """What belongs to bounds as what belongs to entries of u; zero where there is no bound."""
+        if self.places is None:
+            return rows
+        return rows.new_zeros(len(rows), m).index_copy(1, self.places, rows)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on the unknowns of one problem, one side or both."""
+
+    sides: tuple[Side, ...]
+    known: dict[Hashable, Bounds | None] = field(default_factory=dict, compare=False, repr=False)  # a cache, by shape
+
+    @classmethod
+    def of(cls, bounds: object) -> Bounds | None:
+        """What the user has given: ``(lower, upper)``.
+
+        Raises:
+            TypeError, ValueError: that cannot be bounds.
+        """
+        if bounds is None:
+            return None
+        if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+            raise TypeError(f"bounds must be a pair (lower, upper), each {ONE}, but is {bounds!r}.")
+        sides = [Side(sign, value) for sign, value in zip((-1, 1), bounds, strict=True) if value is not None]
+        for side in sides:
+            _check(side)
+        return cls(tuple(sides)) if sides else None
+
+    def bound(self, nesting: Nesting | None, own: int) -> Bounds:
+        """For several unknowns, and for calls with the tensors of modules."""
+        return Bounds(tuple(dataclasses.replace(side, nesting=nesting, own=own) for side in self.sides), self.known)
+
+    def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
+        """The same for u of this shape."""
+        key = (shape, device, *(side.nesting for side in self.sides))
+        if key not in self.known:
+            self.known[key] = self._resolved(shape, device)
+        return self.known[key]
+
+    def _resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
+        sides = tuple(one for side in self.sides if (one := side.resolved(shape, device)) is not None)
+        constant = [side.value for side in sides if not callable(side.value)]
+        if len(constant) == 2 and bool((constant[0] > constant[1]).any()):
+            raise ValueError("a lower bound exceeds its upper bound.")
+        return Bounds(sides) if sides else None
+
+    def count(self, m: int) -> int:
+        """How many bounds there are."""
+        return sum(side.count(m) for side in self.sides)
+
+    def rows(self, xs: Sequence[Tensor], u: Tensor, shape: torch.Size) -> Tensor:
+        """lower - u and u - upper for one problem, u flat; not positive at a solution."""
+        return torch.cat([side.rows(xs, u, shape) for side in self.sides])
+
+    def multipliers(self, rows: Tensor, m: int) -> tuple[Tensor, Tensor]:  # (batch, count) -> (batch, m) twice
+        """Those of the lower and of the upper bounds."""
+        found = {-1: rows.new_zeros(len(rows), m), 1: rows.new_zeros(len(rows), m)}
+        parts = rows.split([side.count(m) for side in self.sides], -1)
+        for side, part in zip(self.sides, parts, strict=True):
+            found[side.sign] = side.spread(part, m)
+        return found[-1], found[1]
+
+    def clamp(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
+        """Solutions without the rounding errors by which they miss a bound."""
+        for side in self.sides:
+            limit = self._limit(side, xs, in_dims, u)
+            u = torch.maximum(u, limit) if side.sign < 0 else torch.minimum(u, limit)
+        return u
+
+    def inside(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
+        """Starts moved strictly inside the bounds."""
+        limits = {-1: torch.full_like(u, -torch.inf), 1: torch.full_like(u, torch.inf)}
+        for side in self.sides:
+            limits[side.sign] = self._limit(side, xs, in_dims, u)
+        lower, upper = limits[-1], limits[1]
+        room = PUSH * (upper - lower).clamp(min=0.0)
+        above = lower + torch.minimum(PUSH * lower.abs().clamp(min=1.0), room)
+        below = upper - torch.minimum(PUSH * upper.abs().clamp(min=1.0), room)
+        u = torch.where(lower.isfinite(), torch.maximum(u, above), u)
+        return torch.where(upper.isfinite(), torch.minimum(u, below), u)
+
+    @staticmethod
+    def _limit(side: Side, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:
+        shape = u.shape[1:]
+        if not callable(side.value):
+            return side.entries((), torch.Size([shape.numel()]), u).view(shape).expand_as(u)
+        if all(dim is None for dim in in_dims):
+            return side.entries(xs, shape, u).view(shape).expand_as(u)
+        values: Tensor = torch.vmap(lambda *xs: side.entries(xs, shape, u), in_dims=tuple(in_dims))(*xs)
+        return values.view(u.shape)
+
+
+def _check(side: Side) -> None:
+    value = side.value
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(
+            f"the {side.name} bound requires a gradient, which would be lost: make it an input of the node, and the "
+            f"bound a function of it, such as bounds=(lambda x, low: low, None)."
+        )
+    if not (callable(value) or isinstance(value, Tensor | int | float | dict | tuple)) or isinstance(value, bool):
+        raise TypeError(f"the {side.name} bound must be {ONE}, but is {value!r}.")

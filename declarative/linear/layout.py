@@ -1,0 +1,294 @@
+"""How the derivatives of a batch of problems are stored, and what a method asks of them: the contract of a layout.
+
+H and A are tensors of values, batch first. A form says which entries these are, and multiplies, scales and compares
+with them; a layout is the forms of H and A, and solves the system of a Newton step with them:
+
+    [ H + diag(primal)   A'         ] [z]   [r]
+    [ A                 -diag(dual) ] [s] = [t]
+
+with a dual of zero for equalities. Dense and sparse layouts differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .contract import Pair, System, or_one, times
+from .dense import DenseSystem, least_squares
+
+Pull = Callable[[Tensor], tuple[Tensor, ...]]
+STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
+NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
+PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
+
+
+class KktSolution(NamedTuple):
+    """The solution of the system of a Newton step, and what is to be said of its matrix."""
+
+    z: Tensor  # (batch, m)
+    s: Tensor  # (batch, k)
+    convex: Tensor  # whether H + diag(primal) is positive definite along the constraints, (batch,)
+    independent: Tensor  # whether the equalities are independent, (batch,)
+    room: Tensor  # what elimination leaves of the diagonal of H at least, relatively, (batch,)
+
+
+class SymmetricForm(abc.ABC):
+    """Which entries of a batch of symmetric matrices are stored, as values with the batch first."""
+
+    @abc.abstractmethod
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
+        """The matrices times vectors."""
+
+    @abc.abstractmethod
+    def diagonal(self, values: Tensor) -> Tensor:  # (batch, m)
+        """The diagonal."""
+
+    @abc.abstractmethod
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
+        """The smallest change of each column's unknown that changes a row by its size; infinite if none does."""
+
+
+class Form(SymmetricForm):
+    """The same for any matrices."""
+
+    @abc.abstractmethod
+    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
+        """The transposed matrices times vectors."""
+
+    @abc.abstractmethod
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        """The matrices with their rows multiplied by factors (batch, rows)."""
+
+    @abc.abstractmethod
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        """The matrices with their columns multiplied by factors (batch, columns)."""
+
+    @abc.abstractmethod
+    def row_lengths(self, values: Tensor) -> Tensor:  # (batch, rows)
+        """The Euclidean lengths of the rows."""
+
+    @abc.abstractmethod
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
+        """The largest entry of each row, relative to the size of its column; 0 / 0 is 0."""
+
+
+class Full(Form):
+    """All entries, (batch, rows, columns)."""
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return times(values, vectors)
+
+    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return times(values.mT, vectors)
+
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.unsqueeze(-1)
+
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.unsqueeze(-2)
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        return torch.diagonal(values, dim1=-2, dim2=-1)
+
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
+        share = values.abs() / sizes.unsqueeze(-2)
+        return torch.where(values == 0, 0.0, share).amax(-1)
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        if not values.shape[-2]:
+            return torch.full_like(values.sum(-2), torch.inf)
+        return (sizes.unsqueeze(-1) / values.abs()).nan_to_num(torch.inf).amin(-2)
+
+    def row_lengths(self, values: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
+        return lengths
+
+
+class Layout(abc.ABC):
+    """The forms of H and A, and the system of a Newton step."""
+
+    hessian: SymmetricForm
+    jacobian: Form
+    weights_help = False  # whether a weight of A'A may make H definite where it is so along the constraints
+
+    @abc.abstractmethod
+    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
+        """H of one problem at u (m,), from a function that multiplies it with a vector."""
+
+    @abc.abstractmethod
+    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
+        """A of one problem at u (m,), from a function that multiplies its transpose with a vector (k,)."""
+
+    @abc.abstractmethod
+    def solve_kkt(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        primal: Tensor,  # (batch, m)
+        dual: Tensor,  # (batch, k), zero for equalities
+        p: int,  # the number of equalities
+        right: Pair,  # (batch, m), (batch, k)
+        weight: Tensor,  # of A'A, which changes nothing in the solution, (batch,)
+        damping: Tensor | None = None,  # of the equalities, relative, (batch,)
+    ) -> KktSolution:
+        """Factor and solve, without a decision by values."""
+
+    @abc.abstractmethod
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+        """The least curvature of H + G' dual^-1 G along the first p rows, relative to a size (batch, m) of H.
+
+        Returns:
+            The curvature (batch,) and its direction (batch, m). Rows with hardly any dual are so stiff that they count
+            as equalities.
+        """
+
+    @abc.abstractmethod
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function right (batch, k) -> z (batch, m), the shortest with A z = right."""
+
+    @abc.abstractmethod
+    def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:  # (batch, m) -> (batch, k)
+        """The least-squares, least-norm solution of A' l = right, for rows of A of unit length, or zero."""
+
+    @abc.abstractmethod
+    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> System:
+        """The system at a point, of which solutions can be differentiated."""
+
+
+@dataclass(frozen=True)
+class DenseLayout(Layout):
+    """All entries of H and A: (batch, m, m) and (batch, k, m)."""
+
+    hessian = Full()
+    jacobian = Full()
+    weights_help = True
+
+    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
+        return rows_of(pull, u, len(u))
+
+    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
+        return rows_of(pull, u, k)
+
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
+        return values[:, 0], vectors[..., 0] * size.rsqrt()
+
+    def turned(
+        self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int, slope: Tensor, reach: Tensor
+    ) -> Tensor:
+        """H with negative curvature along the constraints turned positive.
+
+        Along an eigenvector with curvature c < 0 the step is that of |c|: downhill, and as long as Newton's; but a step
+        from the slope (batch, m) is not longer than reach (batch,).
+        """
+        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
+        unit = size.rsqrt()
+        along = times(vectors.mT, slope * unit).abs()
+        longest = (vectors * unit.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
+        wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
+        wanted = torch.maximum(wanted, NOTHING * values.abs().amax(-1, keepdim=True))  # what is less is rounding
+        back = vectors / unit.unsqueeze(-1)
+        return hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
+
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        inverse = torch.linalg.pinv(jacobian) if jacobian.shape[1] else jacobian.mT
+        return lambda right: times(inverse, right)
+
+    def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
+        return least_squares(jacobian, right)
+
+    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> DenseSystem:
+        return DenseSystem(hessian, jacobian, active)
+
+    def solve_kkt(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        primal: Tensor,
+        dual: Tensor,
+        p: int,
+        right: Pair,
+        weight: Tensor,
+        damping: Tensor | None = None,
+    ) -> KktSolution:
+        """By Cholesky factors of H + primal + G' dual^-1 G + weight A'A and of its Schur complement.
+
+        H + weight A'A is positive definite for a large weight if and only if H is so along A u = 0: Cholesky can test
+        what an inertia count would.
+        """
+        (r, t), rows, pull = right, jacobian[:, :p], jacobian[:, p:]
+        inverse = 1 / dual[:, p:]
+        matrix = hessian + torch.diag_embed(primal)
+        if pull.shape[1]:
+            matrix = torch.baddbmm(matrix, pull.mT, inverse.unsqueeze(-1) * pull)
+            r = r + times(pull.mT, inverse * t[:, p:])
+        if p:
+            matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
+            r = r + times(rows.mT, weight.unsqueeze(-1) * t[:, :p])
+        whole, convex, room = _cholesky(matrix)
+        if not p:
+            z = torch.cholesky_solve(r.unsqueeze(-1), whole).squeeze(-1)
+            s, independent = t[:, :0], torch.ones_like(convex)
+        else:
+            half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
+            complement = torch.bmm(half.mT, half)
+            if damping is not None:
+                most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
+                complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
+            small, independent, _ = _cholesky(complement)
+            first = torch.linalg.solve_triangular(whole, r.unsqueeze(-1), upper=False)
+            down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
+            z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
+            s = down.squeeze(-1)
+        if pull.shape[1]:
+            s = torch.cat([s, inverse * (times(pull, z) - t[:, p:])], -1)
+        return KktSolution(z, s, convex, independent, room)
+
+
+def rows_of(pull: Pull, u: Tensor, count: int) -> Tensor:  # (count, m)
+    """The rows of a Jacobian, by reverse passes with the unit vectors, all at once."""
+    if not count:
+        return u.new_zeros(0, u.shape[-1])
+    rows: Tensor = torch.vmap(lambda unit: pull(unit)[0])(torch.eye(count, dtype=u.dtype, device=u.device))
+    return rows
+
+
+def _spectrum(hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+    """Curvatures along the constraints in units in which H has this size, and their directions: (batch, m, m).
+
+    Inequalities with hardly any dual are so stiff by their barrier that they count as equalities.
+    """
+    unit = size.rsqrt()
+    rows, pull = (x * unit.unsqueeze(-2) for x in (jacobian[:, :p], jacobian[:, p:]))
+    matrix = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    if pull.shape[1]:
+        stiffness = 1 / dual[:, p:]
+        stiff = stiffness * pull.square().sum(-1) > STIFF
+        matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
+        rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
+    if rows.shape[-2]:
+        rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+        onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
+        free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
+        matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
+
+
+def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor (of the identity where there is none), whether it is one, and what is left of the diagonal."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
+    room = (pivots.square() / before).amin(-1)
+    good = (info == 0) & (room > PIVOT)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.where(good[:, None, None], factor, eye), good, room
+
+
+DENSE = DenseLayout()

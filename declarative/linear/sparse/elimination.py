@@ -1,0 +1,144 @@
+"""The factorisation compiled by Numba: column by column in the order of elimination, the inner loop over problems.
+
+For one group of problems, in the order of elimination:
+
+    W = L D, column by column:  W_ij = K_ij - sum over columns k before j of  L_ik W_jk,
+    L = W D^-1.
+
+W is kept beside L because it makes a block of D of size two no different from two of size one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .lanes import Factor, Floats, Plan, Work, compiled
+from .pivots import PIVOT, REPLACED, SMALLEST
+
+
+@compiled
+def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
+    """Entries of K, from values (batch, ...) of the batch; lanes to spare repeat the last problem."""
+    lanes = entries.shape[1]
+    for b in range(lanes):
+        problem = min(group * lanes + b, part.shape[0] - 1)
+        for e in range(part.shape[1]):
+            entries[begin + e, b] = part[problem, e]
+
+
+@compiled
+def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
+    """L and D^-1 of one group, from the entries of K (entries, lanes)."""
+    _spread(plan, entries, factor, work)
+    lanes = entries.shape[1]
+    j = 0
+    while j < len(plan.pair):
+        begin, end = plan.starts[j], plan.starts[j + 1]
+        _update(plan, j, j, factor, work)
+        if plan.pair[j]:
+            _update(plan, j + 1, j, factor, work)
+            _invert_two(plan, j, factor, work)
+            beside = end - begin - 1  # from an entry of the first column to that of the second
+            for b in range(lanes):
+                factor.lower[begin, b] = 0.0  # what connects the halves belongs to D
+            for p in range(begin + 1, end):
+                for b in range(lanes):
+                    x, y, a = work.below[p, b], work.below[p + beside, b], factor.coupling[j, b]
+                    factor.lower[p, b] = x * factor.inverse[j, b] + y * a
+                    factor.lower[p + beside, b] = x * a + y * factor.inverse[j + 1, b]
+            j += 2
+        else:
+            _invert_one(plan, j, factor, work)
+            for p in range(begin, end):
+                for b in range(lanes):
+                    factor.lower[p, b] = work.below[p, b] * factor.inverse[j, b]
+            j += 1
+
+
+@compiled
+def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
+    """Put the entries of K where the factor will be."""
+    size, lanes = factor.inverse.shape
+    factor.inverse.fill(0.0)
+    factor.counts.fill(0)
+    work.below.fill(0.0)
+    for e in range(len(plan.slots)):
+        slot = plan.slots[e]
+        if slot < size:
+            for b in range(lanes):
+                factor.inverse[slot, b] += entries[e, b]
+        else:
+            for b in range(lanes):
+                work.below[slot - size, b] += entries[e, b]
+
+
+@compiled
+def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
+    """Column c of W, from the columns before ``last``."""
+    lanes = work.below.shape[1]
+    for p in range(plan.starts[c], plan.starts[c + 1]):
+        work.where[plan.rows[p]] = p
+    for b in range(lanes):
+        work.made[c, b] = abs(factor.inverse[c, b])
+    for r in range(plan.row_starts[c], plan.row_starts[c + 1]):
+        q = plan.by_row[r]
+        k = plan.columns[q]
+        if k >= last:
+            break
+        for b in range(lanes):
+            change = factor.lower[q, b] * work.below[q, b]
+            factor.inverse[c, b] -= change
+            work.made[c, b] += abs(change)
+        for p in range(q + 1, plan.starts[k + 1]):
+            t = work.where[plan.rows[p]]
+            for b in range(lanes):
+                work.below[t, b] -= factor.lower[p, b] * work.below[q, b]
+
+
+@compiled
+def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
+    """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
+    for b in range(factor.inverse.shape[1]):
+        pivot = factor.inverse[j, b]
+        if abs(pivot) > PIVOT * work.made[j, b]:
+            factor.counts[0 if pivot > 0 else 1, b] += 1
+        elif np.isfinite(pivot):  # what is not finite stays, and is not counted
+            factor.counts[3 if plan.is_constraint[j] else 2, b] += 1
+            pivot = _replacement(plan, j, b, work) * (-1 if plan.is_constraint[j] else 1)
+        factor.inverse[j, b] = 1 / pivot
+
+
+@compiled
+def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
+    """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
+    for b in range(factor.inverse.shape[1]):
+        h, a, c = factor.inverse[j, b], work.below[plan.starts[j], b], factor.inverse[j + 1, b]
+        determinant = h * c - a * a
+        made_h, made_c = (
+            work.made[j, b],
+            work.made[j + 1, b],
+        )  # and a is made from terms up to the root of their product
+        if abs(determinant) > PIVOT * (abs(h) * made_c + abs(c) * made_h + 2 * abs(a) * math.sqrt(made_h * made_c)):
+            one = 0 if determinant < 0 or h > 0 else 1
+            factor.counts[one, b] += 1
+            factor.counts[1 if determinant < 0 else one, b] += 1
+        elif np.isfinite(determinant):
+            factor.counts[0 if h + c > 0 else 2, b] += 1
+            factor.counts[1 if h + c < 0 else 3, b] += 1
+            to_h = _replacement(plan, j, b, work) * (-1 if c > 0 else 1)
+            to_c = _replacement(plan, j + 1, b, work) * (1 if h < 0 else -1)
+            h, c = h + to_h, c + to_c
+            determinant = h * c - a * a
+        factor.inverse[j, b], factor.inverse[j + 1, b] = c / determinant, h / determinant
+        factor.coupling[j, b] = -a / determinant
+
+
+@compiled
+def _replacement(plan: Plan, j: int, b: int, work: Work) -> float:
+    """A small number beside what the pivot is made from and what it would eliminate."""
+    beside: float = max(work.made[j, b], SMALLEST)
+    for p in range(plan.starts[j], plan.starts[j + 1]):
+        beside += abs(work.below[p, b])
+    return REPLACED * beside

@@ -1,0 +1,170 @@
+"""Where a sparse matrix may have entries; their values come as one tensor (batch, nonzeros) for a batch of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..layout import Form, SymmetricForm
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Entries(Form):
+    """Positions in a matrix, in the order of its rows, each at most once.
+
+    Example:
+        >>> import torch
+        >>> from declarative.linear.sparse import Entries
+        >>> entries = Entries.of(torch.tensor([[True, False], [True, True]]))
+        >>> entries.dense(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[[1., 0.],
+                 [2., 3.]]])
+    """
+
+    rows: Integers  # (nonzeros,)
+    columns: Integers  # (nonzeros,)
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, matrix: Any) -> Entries:
+        """The entries of a matrix that are not zero: a torch, NumPy or SciPy array, or one of torch's sparse tensors.
+
+        An entry that a sparse array stores counts even if its value is zero.
+        """
+        if isinstance(matrix, Tensor):
+            if matrix.layout != torch.strided:
+                rows, columns = matrix.detach().cpu().to_sparse_coo().coalesce().indices().numpy()
+                return cls._sorted((np.ones(len(rows), dtype=bool), (rows, columns)), matrix.shape)
+            matrix = matrix.detach().cpu().numpy()
+        if scipy.sparse.issparse(matrix):
+            return cls._sorted(matrix, matrix.shape)
+        array = np.asarray(matrix)
+        if array.ndim != 2:
+            raise ValueError(f"a pattern is a matrix, but this one has {array.ndim} dimensions")
+        rows, columns = np.nonzero(array)
+        return cls(rows, columns, (array.shape[0], array.shape[1]))
+
+    @classmethod
+    def _sorted(cls, matrix: Any, shape: Any) -> Entries:
+        sparse = scipy.sparse.csr_matrix(matrix, tuple(shape), copy=True)
+        sparse.sum_duplicates()  # sorts too
+        rows = np.repeat(np.arange(sparse.shape[0]), np.diff(sparse.indptr))
+        return cls(rows, sparse.indices.astype(np.int64), sparse.shape)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def csr(self) -> Any:
+        """The pattern as a SciPy matrix of ones."""
+        ones = np.ones(len(self), dtype=bool)
+        return scipy.sparse.csr_matrix((ones, (self.rows, self.columns)), self.shape)
+
+    @cached_property
+    def _index(self) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.rows), torch.from_numpy(self.columns)
+
+    def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows and columns as tensors."""
+        rows, columns = self._index
+        return rows.to(device), columns.to(device)
+
+    def take(self, which: Any) -> Entries:
+        """Some of them."""
+        return Entries(self.rows[which], self.columns[which], self.shape)
+
+    def lower(self) -> Entries:
+        """Those on and below the diagonal."""
+        return self.take(self.rows >= self.columns)
+
+    def dense(self, values: Tensor) -> Tensor:  # (batch, nonzeros) -> (batch, *shape)
+        """The matrices, zeros included."""
+        rows, columns = self.index(values.device)
+        flat = values.new_zeros(len(values), self.shape[0] * self.shape[1])
+        return flat.index_add(1, rows * self.shape[1] + columns, values).view(len(values), *self.shape)
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
+        """The matrices times vectors, differentiable in both; (batch, rows)."""
+        rows, columns = self.index(values.device)
+        result = values.new_zeros(len(values), self.shape[0])
+        return result.index_add(1, rows, values * vectors.index_select(1, columns))
+
+    def multiply_symmetric(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
+        """Symmetric matrices, given by their lower triangles, times vectors."""
+        rows, columns = self.index(values.device)
+        above = torch.where(rows == columns, 0.0, values) * vectors.index_select(1, rows)
+        return self.multiply(values, vectors).index_add(1, columns, above)
+
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.index_select(1, self.index(values.device)[0])
+
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.index_select(1, self.index(values.device)[1])
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        result = values.new_zeros(len(values), self.shape[0])
+        return result.index_add(1, rows, torch.where(rows == columns, values, 0.0))
+
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        share = torch.where(values == 0, 0.0, values.abs() / sizes.index_select(1, columns))
+        result = values.new_zeros(len(values), self.shape[0])
+        return result.scatter_reduce(1, rows.expand_as(share), share, "amax")
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        rows, columns = self.index(values.device)
+        change = (sizes.index_select(1, rows) / values.abs()).nan_to_num(torch.inf)
+        result = values.new_full((len(values), self.shape[1]), torch.inf)
+        return result.scatter_reduce(1, columns.expand_as(change), change, "amin")
+
+    def row_lengths(self, values: Tensor) -> Tensor:
+        rows, _ = self.index(values.device)
+        return torch.sqrt(values.new_zeros(len(values), self.shape[0]).index_add(1, rows, values.square()))
+
+    @cached_property
+    def flipped(self) -> Entries:
+        """The same values as entries of the transposed matrix; not in its order."""
+        return Entries(self.columns, self.rows, (self.shape[1], self.shape[0]))
+
+    def transposed(self) -> Entries:
+        """Those of the transposed matrix, in its own order (see :meth:`turned` for the values)."""
+        order = self.turned
+        return Entries(self.columns[order], self.rows[order], (self.shape[1], self.shape[0]))
+
+    @cached_property
+    def turned(self) -> Integers:
+        """``values[:, turned]`` are the values of the transposed matrix."""
+        return np.lexsort((self.rows, self.columns)).astype(np.int64)
+
+    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, rows)
+        """The transposed matrices times vectors; (batch, columns)."""
+        rows, columns = self.index(values.device)
+        result = values.new_zeros(len(values), self.shape[1])
+        return result.index_add(1, columns, values * vectors.index_select(1, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class LowerTriangle(SymmetricForm):
+    """A symmetric matrix, by the entries on and below its diagonal."""
+
+    entries: Entries
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return self.entries.multiply_symmetric(values, vectors)
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        return self.entries.diagonal(values)
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        entries = self.entries
+        return torch.minimum(entries.least_change(values, sizes), entries.flipped.least_change(values, sizes))

@@ -1,0 +1,229 @@
+"""The KKT matrices of a batch: one symbolic analysis and one factorisation for all, inertia, and accurate solutions.
+
+    K = [ H + diag(primal)   A'          ]
+        [ A                 -diag(dual)  ]
+
+Pivots are chosen before any value is known, so a pivot may turn out to be zero. It is then replaced by a small one,
+for that problem alone, and the solution is corrected with the true matrix. Where that does not converge, the problem
+gets an order of its own, made for the values that it has; what is left even then is told.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import levels
+from .dependence import NoPattern
+from .entries import LowerTriangle
+from .pattern import Pattern
+from .symbolic import Preference, Symbolic, analyse
+
+Kernel = Literal["numba", "torch"]
+PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
+WORK = 50_000_000  # multiplications of a factorisation that are too many for plain torch
+LOST = 1e-10  # a relative residual above this is not what a correct pivot order leaves
+
+
+class Solved(NamedTuple):
+    """(z, s) with K [z; s] = [r; t], and how well each problem's equation holds."""
+
+    z: Tensor  # like r
+    s: Tensor  # like t
+    error: Tensor  # the residual relative to the terms that it is left of, (batch,)
+
+
+def choose_kernel(kernel: Kernel | None, device: torch.device) -> Kernel:
+    """Numba on the CPU if it is installed (the extra ``accelerate``), else plain torch, which runs anywhere."""
+    installed = importlib.util.find_spec("numba") is not None
+    if kernel == "numba" and not installed:
+        raise ValueError("kernel='numba' needs Numba: install the extra 'accelerate', or use kernel='torch'")
+    return kernel or ("numba" if installed and device.type == "cpu" else "torch")
+
+
+@dataclass(frozen=True, eq=False)
+class SparseKKT:
+    """All that the KKT matrices of one pattern have in common.
+
+    Example:
+        >>> import torch
+        >>> from declarative.linear.sparse import Pattern, SparseKKT
+        >>> kkt = SparseKKT.of(Pattern.given(torch.eye(3), torch.ones(1, 3), 3, 1))
+        >>> factor = kkt.factorise(torch.ones(2, 3), torch.ones(2, 3))  # H = I, A = [1 1 1], twice
+        >>> factor.inertia()
+        tensor([[3, 1, 0],
+                [3, 1, 0]])
+        >>> factor.solve(torch.zeros(2, 3), torch.ones(2, 1)).z
+        tensor([[0.3333, 0.3333, 0.3333],
+                [0.3333, 0.3333, 0.3333]])
+    """
+
+    symbolic: Symbolic
+    kernel: Kernel
+
+    @classmethod
+    def of(
+        cls,
+        pattern: Pattern,
+        equalities: int | None = None,
+        strengths: Tensor | None = None,
+        kernel: Kernel | None = None,
+        device: torch.device | str = "cpu",
+    ) -> SparseKKT:
+        """Analyse a pattern.
+
+        Args:
+            pattern: of H and A.
+            equalities: how many constraints, the first ones, are equalities; all by default.
+            strengths: the usual size of each entry of A, (nonzeros,), if known: large ones make better pivots.
+            kernel: which implementation; by default the fastest that is there.
+            device: where the values will be.
+
+        Raises:
+            NoPattern: the factor would not be sparse.
+        """
+        kernel = choose_kernel(kernel, torch.device(device))
+        k = pattern.jacobian.shape[0]
+        firm = np.arange(k) < (k if equalities is None else equalities)
+        sizes = None if strengths is None else strengths.detach().abs().double().cpu().numpy()
+        symbolic = analyse(pattern, PREFERS[kernel], firm, sizes)
+        if kernel == "torch" and symbolic.work > WORK:
+            raise NoPattern(
+                f"a factorisation takes {symbolic.work:,} multiplications; the extra 'accelerate' is needed"
+            )
+        return cls(symbolic, kernel)
+
+    @property
+    def m(self) -> int:
+        """The number of unknowns."""
+        return self.symbolic.pattern.hessian.shape[0]
+
+    @cached_property
+    def hessian_form(self) -> LowerTriangle:
+        """How H is stored."""
+        return LowerTriangle(self.symbolic.pattern.hessian)
+
+    @property
+    def k(self) -> int:
+        """The number of constraints."""
+        return self.symbolic.pattern.jacobian.shape[0]
+
+    def factorise(
+        self,
+        hessian: Tensor,  # (batch, nonzeros of the lower triangle)
+        jacobian: Tensor,  # (batch, nonzeros)
+        primal: Tensor | None = None,  # (batch, m)
+        dual: Tensor | None = None,  # (batch, k)
+    ) -> Factorisation:
+        """Factor the matrices of a batch; what is not given is zero. Not differentiable."""
+        batch = len(hessian)
+        primal = hessian.new_zeros(batch, self.m) if primal is None else primal
+        dual = hessian.new_zeros(batch, self.k) if dual is None else dual
+        parts = tuple(part.detach().double() for part in (hessian, jacobian, primal, -dual))
+        if self.kernel == "torch":
+            plan = self._levels(hessian.device)
+            return Factorisation(self, parts, hessian, levels.factorise(plan, torch.cat(parts, 1).T.contiguous()))
+        from .groups import factorise_groups
+
+        parts = tuple(part.cpu() for part in parts)
+        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self._plan, self._memory, parts))
+
+    def multiply(
+        self, hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, z: Tensor, s: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """K [z; s], differentiable in everything; shapes as in :meth:`factorise`, (batch, m) and (batch, k)."""
+        curved, sloped = self.symbolic.pattern.hessian, self.symbolic.pattern.jacobian
+        top = curved.multiply_symmetric(hessian, z) + primal * z + sloped.multiply_transposed(jacobian, s)
+        return top, sloped.multiply(jacobian, z) - dual * s
+
+    @cached_property
+    def _plan(self) -> Any:
+        from .lanes import Plan
+
+        return Plan.of(self.symbolic)
+
+    @cached_property
+    def _memory(self) -> Any:
+        from .groups import Memory
+
+        return Memory()
+
+    @cached_property
+    def _plans(self) -> dict[torch.device, levels.Plan]:
+        return {}
+
+    def _levels(self, device: torch.device) -> levels.Plan:
+        if device not in self._plans:
+            self._plans[device] = levels.Plan.of(self.symbolic, device)
+        return self._plans[device]
+
+
+@dataclass(frozen=True, eq=False)
+class Factorisation:
+    """The factored matrices of a batch."""
+
+    kkt: SparseKKT
+    parts: tuple[Tensor, ...]  # the values of H, A and the two diagonals
+    like: Tensor  # a tensor of the type and on the device that results should have
+    factor: Any
+
+    def inertia(self) -> Tensor:  # (batch, 3)
+        """How many eigenvalues of each matrix are above, below and at zero.
+
+        The last number counts pivots that cannot be told from zero. One of these does not make the matrix singular: an
+        order of pivots is chosen before their values are known, and a good one may not be good for all of them.
+        """
+        above, below, _, _ = self._counts.unbind(-1)
+        return torch.stack([above, below, self.kkt.symbolic.size - above - below], -1)
+
+    def convex(self) -> Tensor:  # (batch,)
+        """Whether a matrix, with small numbers in place of pivots that are zero, has m eigenvalues above zero, k below.
+
+        Then H is positive definite along the constraints: a step with it goes to a minimum. If the corrections of a
+        solution converge in spite of replaced pivots, the same is true of the matrix itself.
+        """
+        above, _, replaced, _ = self._counts.unbind(-1)
+        return above + replaced == self.kkt.m
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        counts: Tensor = self.factor.counts().to(self.like.device)
+        return counts
+
+    def solve(self, r: Tensor, t: Tensor, rescue: bool = True) -> Solved:  # (batch, m), (batch, k)
+        """Solve for one right-hand side, or for several: (batch, m, count), (batch, k, count).
+
+        Where the order of pivots does not suit the values of a problem, ``rescue`` finds another one for it.
+        """
+        x, error = self.solve_stacked(torch.cat([r, t], 1), rescue)
+        return Solved(x[:, : self.kkt.m], x[:, self.kkt.m :], error)
+
+    def solve_stacked(self, right: Tensor, rescue: bool = True) -> tuple[Tensor, Tensor]:
+        """The same for [r; t]: [z; s] and the error."""
+        single = right.dim() == 2
+        right = right.detach().double()
+        right = (right.unsqueeze(-1) if single else right).to(self.parts[0].device).contiguous()
+        x, error = self.factor.solve(right)
+        for problem in (error > LOST).nonzero().flatten().tolist() if rescue else ():
+            self._rescue(problem, right, x, error)
+        return (x.squeeze(-1) if single else x).to(self.like), error.to(self.like)
+
+    def _rescue(self, problem: int, right: Tensor, x: Tensor, error: Tensor) -> None:
+        """Solve one problem with an order made for its own values, in place, if that is any better."""
+        values = [part[problem] for part in self.parts]
+        pattern = self.kkt.symbolic.pattern
+        curved, sloped = (np.flatnonzero(part.cpu().numpy()) for part in values[:2])
+        own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
+        firm, sizes = (part.cpu().numpy() for part in (values[3] == 0, values[1].abs()))
+        kkt = SparseKKT(analyse(own, PREFERS[self.kkt.kernel], firm, sizes[sloped]), self.kkt.kernel)
+        there = [torch.from_numpy(index).to(right.device) for index in (curved, sloped)]
+        parts = [values[0][there[0]], values[1][there[1]], values[2], -values[3]]
+        found, now = kkt.factorise(*(part.unsqueeze(0) for part in parts)).factor.solve(right[problem : problem + 1])
+        if now < error[problem]:
+            x[problem], error[problem] = found[0], now[0]

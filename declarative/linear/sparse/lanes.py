@@ -1,0 +1,93 @@
+"""What the compiled kernels work on: arrays (entry, lane), with the problems of a group in the lanes, side by side.
+
+One instruction then serves several problems, and there are so few in a group that its factors stay close to the
+processor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .symbolic import Symbolic
+
+INSTALLED = importlib.util.find_spec("numba") is not None
+numba: Any = importlib.import_module("numba") if INSTALLED else None  # optional, and without types
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing."""
+    if not INSTALLED:
+        return function
+    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
+
+
+class Plan(NamedTuple):
+    """The arrays of a symbolic analysis."""
+
+    place: Indices  # as in Symbolic
+    slots: Indices
+    first: Indices  # the position of each entry of K, its row
+    second: Indices  # and its column
+    pair: Flags
+    is_constraint: Flags
+    starts: Indices
+    rows: Indices
+    columns: Indices
+    row_starts: Indices
+    by_row: Indices
+
+    @classmethod
+    def of(cls, symbolic: Symbolic) -> Plan:
+        """In the types that the kernels expect."""
+        row_starts, by_row = symbolic.by_rows
+        first, second = symbolic.coordinates
+        return cls(
+            place=symbolic.place.astype(np.int32),
+            slots=symbolic.slots.astype(np.int32),
+            first=first.astype(np.int32),
+            second=second.astype(np.int32),
+            pair=symbolic.pair,
+            is_constraint=symbolic.is_constraint,
+            starts=symbolic.starts.astype(np.int32),
+            rows=symbolic.rows.astype(np.int32),
+            columns=symbolic.columns.astype(np.int32),
+            row_starts=row_starts.astype(np.int32),
+            by_row=by_row.astype(np.int32),
+        )
+
+
+class Factor(NamedTuple):
+    """The factor of one group of problems."""
+
+    inverse: Floats  # the diagonal of D^-1, (size, lanes)
+    coupling: Floats  # of its blocks, beside the diagonal, (size, lanes)
+    lower: Floats  # L, (fill, lanes)
+    counts: NDArray[np.int64]  # pivots above and below zero, and those replaced by one above or below, (4, lanes)
+
+
+class Work(NamedTuple):
+    """Memory for what is needed on the way."""
+
+    below: Floats  # W, (fill, lanes)
+    made: Floats  # the size of what each pivot is made from, (size, lanes)
+    where: Indices  # the entry of each row in the present column, (size,)
+
+
+class Rows(NamedTuple):
+    """Right-hand sides, solutions, and what is needed on the way; all (size, lanes)."""
+
+    right: Floats
+    x: Floats
+    residual: Floats
+    total: Floats
+    trial: Floats

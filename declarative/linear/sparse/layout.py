@@ -1,0 +1,181 @@
+"""The sparse layout: H and A by their entries, evaluated by colours, and one symbolic analysis for all KKT matrices."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..contract import Pair, or_one
+from ..directions import irregular
+from ..layout import KktSolution, Layout, Pull
+from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
+from .entries import Entries, LowerTriangle
+from .kkt import SparseKKT
+from .pattern import Pattern
+from .system import SparseSystem
+
+_numbers = itertools.count()
+_analyses: weakref.WeakValueDictionary[int, SparseKKT] = weakref.WeakValueDictionary()
+SHIFTS = 40  # from the smallest to any, by factors of four
+ITERATIONS = 12  # towards the direction of least curvature
+SOLVED = 1e-8  # a relative residual above this: the matrix is singular, or as good as that
+
+
+_library = torch.library.Library("declarative", "DEF")
+_library.define(
+    "solve_sparse_kkt(Tensor hessian, Tensor jacobian, Tensor primal, Tensor dual, Tensor r, Tensor t, int analysis) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+
+
+def _solve_kkt(
+    hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, r: Tensor, t: Tensor, analysis: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One operation for torch, so that a recording can contain it: [z; s], whether convex, and the residual."""
+    factor = _analyses[analysis].factorise(hessian, jacobian, primal, dual)
+    solution, error = factor.solve_stacked(torch.cat([r, t], 1), rescue=False)
+    return solution, factor.convex(), error
+
+
+_library.impl("solve_sparse_kkt", _solve_kkt, "CompositeExplicitAutograd")
+
+
+def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, r, t, _ = arguments
+    batch = len(r)
+    return r.new_empty(batch, r.shape[1] + t.shape[1]), r.new_empty(batch, dtype=torch.bool), r.new_empty(batch)
+
+
+torch.library.register_fake("declarative::solve_sparse_kkt", _shapes, lib=_library)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseLayout(Layout):
+    """What all problems of one pattern have in common."""
+
+    kkt: SparseKKT
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    @classmethod
+    def of(cls, pattern: Pattern, equalities: int, device: torch.device | str = "cpu") -> SparseLayout:
+        """Analyse a pattern.
+
+        Raises:
+            NoPattern: the factor would not be sparse.
+        """
+        return cls(SparseKKT.of(pattern, equalities, device=device))
+
+    def __post_init__(self) -> None:
+        _analyses[self.number] = self.kkt
+
+    @property
+    def pattern(self) -> Pattern:
+        """Where H and A can differ from zero."""
+        return self.kkt.symbolic.pattern
+
+    @cached_property
+    def hessian(self) -> LowerTriangle:  # type: ignore[override]
+        return self.kkt.hessian_form
+
+    @cached_property
+    def jacobian(self) -> Entries:  # type: ignore[override]
+        return self.pattern.jacobian
+
+    @cached_property
+    def hessian_recipe(self) -> HessianCompression:
+        """How H is evaluated."""
+        return compress_hessian(self.pattern.hessian)
+
+    @cached_property
+    def jacobian_recipe(self) -> JacobianCompression:
+        """How A is evaluated."""
+        return compress_jacobian(self.pattern.jacobian)
+
+    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
+        recipe = self.hessian_recipe
+        if not recipe.count:
+            return u.new_zeros(len(self.pattern.hessian))
+        products = torch.vmap(lambda seed: pull(seed)[0])(recipe.seeds(u))
+        values: Tensor = recipe.recover(products.unsqueeze(0)).squeeze(0)
+        return values
+
+    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
+        recipe = self.jacobian_recipe
+        forward, reverse = u.new_zeros(0, k), u.new_zeros(0, len(u))
+        if recipe.forward:  # A v is the derivative of w -> A' w, transposed
+            push = torch.func.vjp(lambda w: pull(w)[0], u.new_zeros(k))[1]
+            forward = torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))
+        if recipe.reverse:
+            reverse = torch.vmap(lambda seed: pull(seed)[0])(recipe.reverse_seeds(u))
+        values: Tensor = recipe.recover(forward.unsqueeze(0), reverse.unsqueeze(0)).squeeze(0)
+        return values
+
+    def solve_kkt(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        primal: Tensor,
+        dual: Tensor,
+        p: int,
+        right: Pair,
+        weight: Tensor,  # noqa: ARG002
+        damping: Tensor | None = None,
+    ) -> KktSolution:
+        if damping is not None and p:
+            bend = or_one(self.hessian.diagonal(hessian).abs() + primal)
+            size = self.jacobian.multiply(jacobian.square(), 1 / bend)[:, :p].amax(-1)
+            equality = torch.arange(dual.shape[-1], device=dual.device) < p
+            dual = torch.where(equality, (damping * size).unsqueeze(-1), dual)
+        x, convex, error = self._solve(hessian, jacobian, primal, dual, *right)
+        z, s = x.split([self.kkt.m, self.kkt.k], 1)
+        return KktSolution(z, s, convex, error <= SOLVED, convex.to(z.dtype))
+
+    def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
+        return found
+
+    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:  # noqa: ARG002
+        """By inverse iteration, with a shift that is just large enough for a matrix without negative curvature."""
+        shift = torch.zeros_like(hessian[:, 0])
+        direction, none = irregular(size) / size.sqrt(), torch.zeros_like(dual)
+
+        def step() -> tuple[Tensor, Tensor]:
+            found, convex, _ = self._solve(hessian, jacobian, shift.unsqueeze(-1) * size, dual, size * direction, none)
+            return found[:, : self.kkt.m], convex
+
+        for _ in range(SHIFTS):
+            found, convex = step()
+            if bool(convex.all()):
+                break
+            shift = torch.where(convex, shift, (4 * shift).clamp(min=1e-10))
+        for _ in range(ITERATIONS):
+            found, _ = step()
+            direction = found / or_one(found.abs().amax(-1)).unsqueeze(-1)
+        inverse = torch.where(dual > 0, 1 / torch.where(dual > 0, dual, 1.0), 0.0)
+        bend = (direction * self.hessian.multiply(hessian, direction)).sum(-1)
+        bend = bend + (inverse * self.jacobian.multiply(jacobian, direction).square()).sum(-1)
+        return bend / or_one((size * direction.square()).sum(-1)), direction
+
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        """From z + A' l = 0, A z = right."""
+        empty = (self.jacobian.row_lengths(jacobian) == 0).to(jacobian.dtype)
+        hessian = jacobian.new_zeros(len(jacobian), len(self.pattern.hessian))
+        factor = self.kkt.factorise(hessian, jacobian, jacobian.new_ones(len(jacobian), self.kkt.m), empty)
+        return lambda right: factor.solve(right.new_zeros(len(right), self.kkt.m), right * (1 - empty)).z
+
+    def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
+        """From z + A' l = right, A z = 0."""
+        hessian = jacobian.new_zeros(len(jacobian), len(self.pattern.hessian))
+        empty = (self.jacobian.row_lengths(jacobian) == 0).to(right.dtype)
+        found, _, _ = self._solve(hessian, jacobian, torch.ones_like(right), empty, right, torch.zeros_like(empty))
+        return found[:, self.kkt.m :]
+
+    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> SparseSystem:
+        return SparseSystem(self.kkt, hessian, jacobian, active)

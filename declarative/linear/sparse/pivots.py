@@ -1,0 +1,7 @@
+"""What counts as zero on the diagonal of a factor, in every implementation."""
+
+PIVOT = 1e-13  # a pivot that cancelled to less than this fraction is zero
+REPLACED = 1e-8  # what it is replaced with, relative to what it was made from
+SMALLEST = 1e-300  # where there is nothing to be relative to
+GOAL = 1e-15  # a relative residual from which a solution is not corrected any more
+CORRECTIONS = 10  # at most

@@ -1,0 +1,117 @@
+"""The sparse system at a point: its solutions can be differentiated, and it says how definite it is."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from ..contract import Pair, System, warn_of
+from ..directions import irregular
+from .kkt import Factorisation, SparseKKT
+
+SINGULAR = "the KKT matrix is singular (redundant constraints, a flat objective or a kink)"
+EXACT = 1e-10  # a relative residual that a regular matrix leaves
+ITERATIONS = 6  # of inverse iteration, towards a direction without curvature
+
+
+class SparseSystem(System):
+    """The system of H and A by their entries, (batch, nonzeros) each, and active (batch, k)."""
+
+    def __init__(self, kkt: SparseKKT, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
+        super().__init__(hessian, jacobian, active)
+        self.kkt = kkt
+        self.hessian = hessian
+        self.jacobian = jacobian
+        self.active = active
+
+    @property
+    def rebuild(self) -> partial[SparseSystem]:
+        return partial(SparseSystem, self.kkt)
+
+    def _parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that are active, and the diagonal of the others."""
+        mask = self.active.to(like.dtype)
+        return self.kkt.symbolic.pattern.jacobian.scale_rows(self.jacobian, mask), 1 - mask
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        rows, dual = self._parts(z)
+        return self.kkt.multiply(self.hessian, rows, torch.zeros_like(z), dual, z, s)
+
+    def factorise(self, warn: bool = True) -> SparseFactors:
+        return SparseFactors(self, *self._parts(self.hessian), warn)
+
+    def with_active(self, active: Tensor) -> SparseSystem:
+        """The same with other active constraints."""
+        return SparseSystem(self.kkt, self.hessian, self.jacobian, active)
+
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H."""
+        return self.hessian
+
+    def diagonal_entries(self) -> Tensor:  # (batch, m)
+        """The diagonal of H."""
+        return self.kkt.hessian_form.diagonal(self.hessian)
+
+    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
+        """|H| |z|; an entry that is not finite does not count."""
+        return self.kkt.hessian_form.multiply(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
+
+    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
+        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
+        return self.kkt.hessian_form.least_change(self.hessian, size)
+
+
+class SparseFactors:
+    """The factors of a sparse system."""
+
+    def __init__(self, system: SparseSystem, rows: Tensor, dual: Tensor, warn: bool) -> None:
+        self.active = system.active
+        self.warn = warn
+        self.like = system.hessian
+        self.finite = (system.hessian.sum(-1) + rows.sum(-1)).isfinite()
+        keep = self.finite.unsqueeze(-1)
+        primal = torch.where(keep, 0.0, 1.0).expand(-1, system.kkt.m)
+        parts = torch.where(keep, system.hessian, 0.0), torch.where(keep, rows, 0.0), primal
+        self.factor: Factorisation = system.kkt.factorise(*parts, torch.where(keep, dual, 1.0))
+
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
+        z, s, error = self.factor.solve(r, t * self.active)
+        if self.warn:
+            self._announce(error, torch.finfo(r.dtype).eps)
+        nothing = torch.where(self.finite, 0.0, torch.nan).to(r.dtype).unsqueeze(-1)
+        return z.to(r.dtype) + nothing, s.to(r.dtype) * self.active
+
+    def _announce(self, error: Tensor, eps: float) -> None:
+        if not bool(self.finite.all()):
+            warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
+        bad = (error > eps**0.5) & self.finite
+        if bool(bad.any()):
+            warn_of(bad, SINGULAR, "what it can be solved for was used; structure='dense' and check(node, x) tell more")
+
+    @cached_property
+    def _vanishing(self) -> tuple[Tensor, Tensor]:  # (batch,), (batch, m)
+        """Whether curvature vanishes along some direction, and that direction: what hardly any force moves far."""
+        none = torch.zeros_like(self.active, dtype=self.like.dtype)
+        direction = irregular(self.like.new_zeros(len(none), self.factor.kkt.m))
+        singular = torch.zeros_like(self.finite)
+        for _ in range(ITERATIONS):
+            direction, _, error = self.factor.solve(direction, none)
+            singular = singular | (error > EXACT)
+            direction = (direction / direction.abs().amax(-1, keepdim=True)).nan_to_num(0.0)
+        return singular, direction
+
+    def curvature(self) -> Tensor:  # (batch,)
+        """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
+        convex = self.factor.convex()
+        signs = torch.where(convex, 1, -1)
+        if bool((self.factor.inertia()[:, 2] > 0).any()):  # pivots that were replaced: singular, or only out of order
+            signs = torch.where(convex & self._vanishing[0], 0, signs)
+        return signs
+
+    def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
+        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
+        singular, direction = self._vanishing
+        problems = singular.nonzero().flatten()
+        return problems, direction[problems]

@@ -1,0 +1,224 @@
+"""Where an iterative solver starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import Inputs, check_tensor, refuse_without_values
+from .solution import Solution
+from .torchside import flatten_tree, plain
+from .unknowns import Layout, Unknowns, is_nested, is_shape, is_whole
+
+Nested = dict[str, Any] | tuple[Any, ...]
+OneStart = int | Sequence[int] | Tensor | Callable[..., Any] | Unknowns | dict[str, Any]
+Start = OneStart | list[OneStart] | None
+
+
+def check_start(start: Start) -> Start:
+    """Refuse what cannot be a start before anything is solved; numbers become shapes, several unknowns a row."""
+    if isinstance(start, list) and start and not is_shape(start):
+        return [_check_one_start(one) for one in start]
+    return None if start is None else _check_one_start(start)  # type: ignore[arg-type]
+
+
+def _check_one_start(start: OneStart) -> OneStart:
+    if callable(start) or isinstance(start, Unknowns):
+        return start
+    if is_nested(start):
+        return _check_nested(start)
+    checked = _check_part("start", start)
+    if checked is None:
+        raise TypeError(
+            "start must be the shape of u (an int or ints), a tensor, a dict or a tuple of these for several unknowns, "
+            "a function (*xs) -> u for one problem, or a list of tensors or functions to try, but is "
+            f"{start!r}."
+        )
+    return checked
+
+
+def _check_part(name: str, start: object) -> Tensor | torch.Size | None:
+    """The start of one unknown; None if it can be none."""
+    if isinstance(start, Tensor):
+        check_tensor(name, start)
+        refuse_without_values((start,))
+        shape = start.shape
+    elif is_shape(start):
+        entries: Any = (start,) if is_whole(start) else start
+        if not all(0 <= n < 2**31 for n in entries):
+            return None
+        shape = torch.Size(entries)
+    else:
+        return None
+    if shape.numel() == 0:
+        raise ValueError(f"{name} has shape {tuple(shape)}: u must have at least one entry.")
+    return start if isinstance(start, Tensor) else shape
+
+
+def _check_nested(start: object) -> Unknowns:
+    parts, names, tree = flatten_tree(start, is_leaf=is_shape)
+    if not parts:
+        raise ValueError(f"start is {start!r}: there must be at least one unknown.")
+    checked = []
+    for part, name in zip(parts, names, strict=True):
+        one = _check_part(f"start{name}", part)
+        if one is None:
+            raise TypeError(
+                f"start{name} must be the shape of an unknown (an int or ints) or a tensor, but is {part!r}. A start "
+                "that depends on the inputs is one function for all unknowns, start=lambda x: {...}."
+            )
+        checked.append(one)
+    shapes = tuple(one.shape if isinstance(one, Tensor) else one for one in checked)
+    layout = Layout(tree, names, shapes)
+    return Unknowns(layout, _row(layout, checked))
+
+
+def _row(layout: Layout, parts: Sequence[Tensor | torch.Size]) -> Tensor | torch.Size:
+    """The start as a row; what is not told is filled up as if nothing were."""
+    if not any(isinstance(part, Tensor) for part in parts):
+        return torch.Size([layout.size])
+    rows = [part if isinstance(part, Tensor) else _irregular_point(part) for part in parts]
+    return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
+
+
+def lay_out(start: Start, inputs: Inputs) -> tuple[Layout | None, Start]:
+    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
+
+    Raises:
+        ValueError: several starts are for different unknowns.
+    """
+    starts = start if isinstance(start, list) else [start]
+    layouts = [_layout_of(one, inputs) for one in starts]
+    first = layouts[0]
+    if any(layout != first and not (layout and layout.fits(first)) for layout in layouts):
+        shown = " and ".join(str(layout or "one unknown") for layout in layouts)
+        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
+    if first is None:
+        return None, start
+    flat = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
+    return first, flat if isinstance(start, list) else flat[0]  # type: ignore[return-value]
+
+
+def _ordered(start: Unknowns, layout: Layout) -> Tensor | torch.Size:
+    return layout.join(start.layout.split(start.row)) if isinstance(start.row, Tensor) else start.row
+
+
+def _layout_of(start: OneStart | None, inputs: Inputs) -> Layout | None:
+    if isinstance(start, Unknowns):
+        return start.layout
+    if not callable(start):
+        return None
+    with torch.no_grad():
+        value = start(*one_problem(inputs))
+    return Layout.of(value, "start") if is_nested(value) else None
+
+
+def one_problem(inputs: Inputs) -> list[Tensor]:
+    """The inputs of the first problem, as plain tensors; of a blank one if there is none."""
+    pairs = [(plain(x), dim) for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
+    return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
+
+
+def warm_start(start: object, inputs: Inputs, layout: Layout | None) -> Tensor:  # (size, *shape)
+    """A start that was passed with the call: a point for each problem, such as the last solution."""
+    start = start.y if isinstance(start, Solution) else start
+    start = start if layout is None else layout.join(start, "start")
+    if not isinstance(start, Tensor):
+        raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
+    check_tensor("start", start)
+    refuse_without_values((start,))
+    start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
+    if start.dim() == 0 or start.shape[0] != inputs.size:
+        raise ValueError(
+            f"start must have one point for each of the {inputs.size} problems, like the node's output, but has shape "
+            f"{tuple(start.shape)}."
+        )
+    return start.to(device=inputs.xs[0].device, dtype=inputs.work)
+
+
+def initial_points(
+    start: OneStart | None,
+    xs: tuple[Tensor, ...],
+    in_dims: tuple[int | None, ...],
+    size: int,
+    dtype: torch.dtype,
+) -> Tensor:  # (size, *shape)
+    """Where an iterative solver starts; for a shape, the first of the :func:`default_points`."""
+    device = xs[0].device
+    if isinstance(start, torch.Size):
+        one = _irregular_point(start, device).to(dtype)
+    elif isinstance(start, Tensor):
+        one = start.detach().to(device=device, dtype=dtype)
+    elif callable(start):
+        return _called_start(start, xs, in_dims, size, dtype)
+    else:
+        raise ValueError("this solver needs a start.")
+    return one.expand(size, *one.shape).clone()
+
+
+def _irregular_point(shape: torch.Size, device: torch.device | None = None) -> Tensor:
+    """A fixed point within half a unit of the origin.
+
+    The origin itself would be a trap: it is a stationary point of many problems, and the gradient of ||u||^2 = 1
+    vanishes there. So would be any other point of symmetry.
+    """
+    golden = 0.5 * (math.sqrt(5) - 1)
+    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
+    return ((steps * golden) % 1.0 - 0.5).view(shape)
+
+
+def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)
+    """Where to start if nothing but the shape of u is known: ``first``, then places where logarithms are defined.
+
+    Between 1/4 and 3/4; with a sum below 1; near 0; above 1; below 0. All are irregular like the first.
+    """
+    yield first
+    yield 0.25 + first.abs()
+    yield (1.0 + 0.2 * first) / (1.1 * first[:1].numel() + 1.0)
+    yield 1e-3 * (1.0 + first)
+    yield 2.0 + first
+    yield -0.25 - first.abs()
+
+
+def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tensor]) -> Tensor:  # (size, *shape)
+    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
+
+    Example:
+        >>> import torch
+        >>> candidates = [torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]
+        >>> defined_start(candidates, lambda u: u > 0)
+        tensor([ 1.,  2., -1.])
+    """
+    remaining = iter(candidates)
+    start = next(remaining)
+    found = defined(start)
+    for candidate in remaining:
+        if found.all():
+            break
+        better = defined(candidate) & ~found
+        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
+        found = found | better
+    return start
+
+
+def _called_start(
+    start: Callable[..., Tensor],
+    xs: tuple[Tensor, ...],
+    in_dims: tuple[int | None, ...],
+    size: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    plain = [x.detach() for x in xs]
+    if not size:  # no problem to ask: the shape is that of a blank one
+        blank = [x if dim is None else x.new_zeros(x.shape[1:]) for x, dim in zip(plain, in_dims, strict=True)]
+        return start(*blank).to(dtype).unsqueeze(0)[:0]
+    if all(dim is None for dim in in_dims):
+        return start(*plain).detach().to(dtype).unsqueeze(0).clone()
+    value: object = torch.vmap(start, in_dims=in_dims)(*plain)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
+    return value.detach().to(dtype)

@@ -1,0 +1,211 @@
+"""From what a user states to what a call computes: functions of tensors that return one tensor, of one flat unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .bounds import Bounds
+from .forward import Call, Plan
+from .functions import UserFunction, has_objective, layout_of, no_objective
+from .gradients import Exact, Rule, as_rule
+from .inputs import Inputs, arrange
+from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
+from .problem import Problem
+from .solution import Solution
+from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .starts import Start, initial_points, lay_out
+from .unknowns import Layout
+
+NAMES = ("objective", "equality", "inequality")
+
+
+def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -> Problem:
+    """The problem of an objective, equalities, inequalities and bounds; without an objective, of equations.
+
+    Raises:
+        TypeError: one of them cannot be called.
+        ValueError: without an objective there are no equalities, or there are inequalities.
+    """
+    for name, function in zip(NAMES, functions, strict=True):
+        if not callable(function) and function is not None:
+            raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
+        refuse_unusual(name, function)
+    objective, equality, inequality = functions
+    if objective is None and equality is None:
+        raise ValueError("objective is None: a node without an objective solves equations, equality(*xs, u) = 0.")
+    if objective is None and (inequality is not None or bounds is not None):
+        raise ValueError(
+            "objective is None: a node without an objective solves as many equations as there are unknowns, which "
+            "leaves no room for inequalities and bounds. Give an objective that chooses among the points that satisfy "
+            "them."
+        )
+    given = (no_objective if objective is None else objective, equality, inequality)
+    first, second, third = (_written(name, function) for name, function in zip(NAMES, given, strict=True))
+    return Problem(first, second, third, Bounds.of(bounds))  # type: ignore[arg-type]
+
+
+def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
+    return function if function is None or isinstance(function, UserFunction) else UserFunction(name, function)
+
+
+def functions_of(problem: Problem) -> dict[str, UserFunction]:
+    """The user's functions by name."""
+    return {name: function for name in NAMES if (function := getattr(problem, name)) is not None}
+
+
+def as_solver(solver: str | Solver | Callable[..., Any] | None) -> Solver:
+    """The solver of this name, the solver itself, or a function as a closed form.
+
+    Raises:
+        ValueError, TypeError: it is none of these.
+    """
+    if solver is None:
+        return Chain()
+    if isinstance(solver, Solver):
+        return solver
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise ValueError(
+                f"solver must be one of {', '.join(map(repr, SOLVERS))}, a Solver, or a function (*xs) -> y, but is "
+                f"{solver!r}."
+            )
+        named: Solver = SOLVERS[solver]()
+        return named
+    if callable(solver):
+        return ClosedForm(solver)
+    raise TypeError(f"solver must be a name, a Solver or a function (*xs) -> y, but is {type(solver).__name__}.")
+
+
+def rule_for(problem: Problem, gradient: str | Rule) -> Rule:
+    """The gradient rule of this name, or the rule itself.
+
+    Raises:
+        ValueError: it approximates, where there are equations alone and nothing would be left.
+    """
+    rule = as_rule(gradient)
+    if not has_objective(problem.objective) and not isinstance(rule, Exact):
+        raise ValueError(
+            f"gradient is {type(rule).__name__}, but without an objective there is only the exact gradient: what the "
+            "approximations keep is the curvature of the objective."
+        )
+    return rule
+
+
+def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[str, nn.Module]:
+    """The modules that functions belong to, by the names of the functions; those that the node contains first."""
+    found = {name: owner_of(function.written) for name, function in functions_of(problem).items()}
+    inside = {name: module for name, module in contained.items() if module is not None}
+    return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
+
+
+def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
+    """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
+    inputs, belonging = arrange(xs, plan.in_dims), owners(plan.problem, vars(node)["_modules"])
+    layout, start = lay_out(plan.start, inputs)
+    if not belonging and layout is None:
+        return inputs, plan
+    refuse_cycle(node, belonging)
+    weights, tensors = take_weights(belonging)
+    functions = functions_of(plan.problem)
+    bound = {name: dataclasses.replace(f, layout=layout, weights=weights) for name, f in functions.items()}
+    recordings, bounds = plan.recordings, plan.problem.bounds
+    bounds = None if bounds is None else bounds.bound(layout, len(inputs.xs))
+    plan = dataclasses.replace(
+        plan,
+        problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
+        start=_flat_starts(start, len(inputs.xs), layout),
+        solver=_flat_solver(plan.solver, len(inputs.xs), layout),
+        recordings=None if recordings is None else recordings.in_mode(weights.modes()),
+    )
+    return inputs.with_weights(tensors), plan
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A user's function of the inputs proper, called with those of modules too; what it returns becomes a row."""
+
+    function: Callable[..., Any]
+    own: int
+    layout: Layout | None
+    what: str
+
+    def __call__(self, *xs: Tensor) -> Any:
+        value = self.function(*xs[: self.own])
+        return value if self.layout is None else self.layout.join(value, f"what {self.what} returns")
+
+
+def _flat_solver(solver: Solver, own: int, layout: Layout | None) -> Solver:
+    if isinstance(solver, ClosedForm):
+        return dataclasses.replace(solver, function=_Flat(solver.function, own, layout, "the closed form"))
+    return solver
+
+
+def _flat_starts(start: Start, own: int, layout: Layout | None) -> Start:
+    if isinstance(start, list):
+        return [_Flat(one, own, layout, "start") if callable(one) else one for one in start]
+    return _Flat(start, own, layout, "start") if callable(start) else start
+
+
+def nest_point(plan: Plan, y: Tensor) -> Any:
+    """Solutions of a plan that a call is bound to, as the user has nested the unknowns."""
+    layout = layout_of(plan.problem.objective)
+    return y if layout is None else layout.split(y)
+
+
+def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # xs: of the call, arranged
+    """A solution of a call with the unknowns, and what belongs to constraints, as the user has nested them."""
+    pairs = zip(xs[: call.own], call.in_dims, strict=False)
+    shapes = (*(x.shape if dim is None else x.shape[1:] for x, dim in pairs), solution.y.shape[1:])
+    functions = functions_of(call.plan.problem)
+    fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
+    solution, nested = _with_multipliers_of_bounds(call, solution)
+    for name, function in functions.items():
+        layout = function.layout if name == "objective" else function.layout_returned(shapes)
+        if layout is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
+            nested[fields[name]] = layout.split(getattr(solution, fields[name]))
+    return dataclasses.replace(solution, **nested)
+
+
+def _with_multipliers_of_bounds(call: Call, solution: Solution) -> tuple[Solution, dict[str, Any]]:
+    """The solution with the multipliers of inequalities proper, and those of bounds, in the shape of u or nested."""
+    y, rows = solution.y, solution.inequality_multipliers
+    bounds = call.problem(y.shape[1:], y.device).bounds
+    if bounds is None or not call.size:
+        return solution, {}
+    m = y[0].numel()
+    proper = rows.shape[-1] - bounds.count(m)
+    pair = bounds.multipliers(rows[:, proper:], m)
+    shaped = (nest_point(call.plan, one.view(y.shape)) for one in pair)
+    names = ("lower_multipliers", "upper_multipliers")
+    return dataclasses.replace(solution, inequality_multipliers=rows[:, :proper]), dict(zip(names, shaped, strict=True))
+
+
+def outline(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> Any:
+    """The output of a node for inputs that have no values: its shape, and the way that gradients take."""
+    inputs, plan = bind(plan, xs, node)
+    y = torch.empty_like(_shape_only(plan, inputs))
+    for x in inputs.xs:
+        y = y + 0 * x.sum() if x.is_floating_point() else y
+    y = y.to(inputs.dtype)
+    return nest_point(plan, y if inputs.batched else y[0])
+
+
+def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
+    """Something of the shape of the solutions, found without values."""
+    start = plan.start[0] if isinstance(plan.start, list) else plan.start
+    if start is not None:
+        return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
+    try:
+        y: Tensor = cast(ClosedForm, plan.solver).function(*inputs.xs)
+    except Exception as error:
+        raise ValueError(
+            "the closed form cannot be evaluated on inputs without values (on the meta device, or fake); tell the node "
+            "the shape of u with start=."
+        ) from error
+    return y if inputs.batched else y.unsqueeze(0)

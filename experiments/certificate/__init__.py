@@ -1,0 +1,1 @@
+"""Certificates of descent: is one ever false, and do they pay?"""

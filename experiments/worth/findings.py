@@ -1,0 +1,208 @@
+"""The map: what each method saves and what it ends with after the same time, in words, a table and one figure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ..shared.application import Record
+from ..shared.drawing import BLUE, VERMILION, Picture, Theme, on_canvas
+from .methods import METHODS
+from .training import REGIMES
+
+HEAD: tuple[str, ...] = ("family", "method", "backward", "step", "cosine, 10 %", "median", *REGIMES)
+CHEAP = "unconstrained"
+FAR = 10.0  # times the loss of the exact gradient, where the colours end
+STRONG = 0.6  # colours on which white is read best
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a family in a regime, against the exact gradient; one entry per seed."""
+
+    label: str
+    regime: str
+    method: str
+    runs: list[Record]
+    exact: list[Record]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The loss after the same time over that of the exact gradient."""
+        ends = [[max(run["curve"]["loss"][-1], 1e-300) for run in runs] for runs in (self.runs, self.exact)]
+        return [ours / theirs for ours, theirs in zip(*ends, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        """Their geometric mean."""
+        return math.exp(sum(map(math.log, self.ratios)) / len(self.ratios))
+
+    @property
+    def always(self) -> bool:
+        """Whether it is below the exact gradient on every seed, or above on every one."""
+        return max(self.ratios) < 1 or min(self.ratios) > 1
+
+    @property
+    def saved(self) -> float:
+        """The share of a step of the exact gradient."""
+        return 1 - 1 / self.faster("seconds")
+
+    @property
+    def backward(self) -> float:
+        """The share of a step that the layer's backward pass takes."""
+        return self.mean("layer_backward") / self.mean("seconds")
+
+    def faster(self, what: str) -> float:
+        """How many times as long the exact gradient takes, in all steps of all seeds."""
+        return float(np.sum([run[what] for run in self.exact]) / np.sum([run[what] for run in self.runs]))
+
+    def mean(self, name: str) -> float:
+        """Over the seeds."""
+        return float(np.mean([run[name] for run in self.runs]))
+
+
+def cells(record: Record) -> dict[tuple[str, str, str], Cell]:
+    """By family, regime and method, in the order of the record."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for run in record["runs"]:
+        key = (f"{run['family']}, {run['size']}", run["regime"], run["method"])
+        groups.setdefault(key, []).append(run)
+    return {key: Cell(*key, runs, groups[*key[:2], "exact"]) for key, runs in groups.items()}
+
+
+def labels(record: Record) -> list[str]:
+    """The families."""
+    return list(dict.fromkeys(label for label, _, _ in cells(record)))
+
+
+def rows(record: Record) -> list[list[str]]:
+    """A line for each family and method."""
+    found, lines = cells(record), []
+    for label in labels(record):
+        for method in METHODS[1:]:
+            both = [found[label, regime, method] for regime in REGIMES if (label, regime, method) in found]
+            if both:
+                speed = [
+                    f"{np.mean([cell.faster(what) for cell in both]):.2f} x" for what in ("layer_backward", "seconds")
+                ]
+                cosines = [f"{np.mean([cell.mean(name) for cell in both]):.2f}" for name in ("cosine_10", "cosine_50")]
+                lines.append([label, method, *speed, *cosines, *(in_words(cell.ratio) for cell in both)])
+    return lines
+
+
+def in_words(ratio: float) -> str:
+    """A ratio of losses, as far as it means something."""
+    return f"< {1 / FAR:g}" if ratio < 1 / FAR else f"> {FAR:g}" if ratio > FAR else f"{ratio:.2f}"
+
+
+def sentences(record: Record) -> list[str]:
+    """What the numbers say."""
+    found = cells(record)
+    cheap = [cell for cell in found.values() if cell.method == CHEAP]
+    saved = sorted((cell.saved, cell.label) for cell in cheap)
+    share = sorted(cell.backward for cell in found.values() if cell.method == "exact")
+    slower = dict.fromkeys(cell.label for cell in cheap if cell.faster("layer_backward") < 1)
+    return [
+        f"The backward pass of the exact rule takes {share[0]:.0%} to {share[-1]:.0%} of a step, the most that any "
+        f"other can save. Dropping the constraints saves {saved[0][0]:.0%} ({saved[0][1]}) to {saved[-1][0]:.0%} "
+        f"({saved[-1][1]}) of a step, in the middle {saved[len(saved) // 2][0]:.0%}.",
+        f"Its backward pass takes longer than the exact one, which uses what the solver has factored, for: "
+        f"{'; '.join(slower) or 'none'}.",
+        *(verdict(regime, found) for regime in REGIMES),
+    ]
+
+
+def verdict(regime: str, found: dict[tuple[str, str, str], Cell]) -> str:
+    """How often each method ends lower and higher than the exact gradient on every seed."""
+    counts = []
+    for method in METHODS[1:]:
+        mine = [cell for cell in found.values() if (cell.method, cell.regime) == (method, regime)]
+        lower, higher = (sum(cell.always and (cell.ratio < 1) == low for cell in mine) for low in (True, False))
+        counts += [f"{method} {lower} and {higher} of {len(mine)}"] if mine else []
+    return (
+        f"With {regime}, in how many families a method is below the exact gradient after the same time, and in how "
+        f"many above, on every seed: {'; '.join(counts)}."
+    )
+
+
+def pictures(record: Record) -> list[Picture]:
+    """The map."""
+    alt = (
+        "Families of layers: the share of a step that dropping the constraints saves, and the loss of each method "
+        "after the same time as the exact gradient"
+    )
+    caption = (
+        "Left: the outline is the whole exact backward pass, the most that can be saved; the bar is what dropping the "
+        "constraints saves (left of zero: it takes longer; beyond the outline: its problems were easier to solve). "
+        "Right: the loss after equal time, exact = 1. Blue is lower, so worth it; orange is higher; bold is so on "
+        "every seed; a point is a method that the layer does not have. Without curvature of the constraints, "
+        "unconstrained and curvature are the same and share a cell"
+    )
+    return [Picture("worth", alt, caption, partial(draw_map, record), wide=True)]
+
+
+def draw_map(record: Record, theme: Theme, dpi: int) -> bytes:
+    """Families by what is saved, and by methods in each regime."""
+    found, families = cells(record), labels(record)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(1, 1 + len(REGIMES), sharey=True, width_ratios=[1.4, *[2.0 for _ in REGIMES]])
+        first = next(iter(REGIMES))
+        _draw_savings(
+            axes[0], [(found[label, first, "exact"], found[label, first, CHEAP]) for label in families], theme
+        )
+        for ax, regime in zip(axes[1:], REGIMES, strict=True):
+            _draw_losses(ax, {key: cell for key, cell in found.items() if cell.regime == regime}, families, theme)
+            ax.set_title(f"loss after the same time,\n{regime}", fontsize=10.5)
+        axes[0].set_yticks(range(len(families)), families)
+        axes[0].set_ylim(len(families) - 0.5, -0.5)
+
+    return on_canvas(draw, (11.5, 1.6 + 0.36 * len(families)), "png", theme, dpi)
+
+
+def _draw_savings(ax: Any, pairs: list[tuple[Cell, Cell]], theme: Theme) -> None:
+    """An outline for the whole backward pass, in it what is saved, as percentages of a step."""
+    places = range(len(pairs))
+    saved = [100 * cheap.saved for _, cheap in pairs]
+    ax.barh(places, [100 * exact.backward for exact, _ in pairs], 0.7, color="none", edgecolor=theme.ink, linewidth=0.8)
+    ax.barh(places, saved, 0.7, color=[BLUE if share > 0 else VERMILION for share in saved])
+    ax.axvline(0, color=theme.ink, linewidth=0.8)
+    ax.set_xlim(right=max(50.0, ax.get_xlim()[1]))
+    ax.set_title("saved by dropping the\nconstraints, % of a step", fontsize=10.5)
+    ax.set_xlabel("outline: the exact\nbackward pass", fontsize=9.5)
+    _bare(ax, theme)
+
+
+def _draw_losses(ax: Any, found: dict[tuple[str, str, str], Cell], families: list[str], theme: Theme) -> None:
+    """A cell for each method, coloured by the ratio of losses."""
+    colours = LinearSegmentedColormap.from_list("worth", [BLUE, theme.paper, VERMILION])
+    own = {(cell.label, cell.method): cell for cell in found.values()}
+    for i, label in enumerate(families):
+        shared = (label, "curvature") not in own
+        for j, method in enumerate(METHODS[1:]):
+            cell, width = own.get((label, method)), 2 if method == CHEAP and shared else 1
+            if cell is not None:
+                strength = float(np.clip(math.log(cell.ratio, FAR), -1, 1))
+                place = (j - 0.5, i - 0.5)
+                ax.add_patch(Rectangle(place, width, 1, facecolor=colours((strength + 1) / 2), edgecolor=theme.paper))
+                ink, weight = "#ffffff" if abs(strength) > STRONG else theme.ink, "bold" if cell.always else "normal"
+                middle = j + (width - 1) / 2
+                ax.text(middle, i, in_words(cell.ratio), ha="center", va="center", size=8.5, color=ink, weight=weight)
+            elif not (method == "curvature" and shared):
+                ax.text(j, i, "·", ha="center", va="center", color=theme.ink)
+    ax.set_xticks(range(len(METHODS) - 1), METHODS[1:], rotation=35, ha="right", fontsize=9.5)
+    ax.set_xlim(-0.5, len(METHODS) - 1.5)
+    _bare(ax, theme)
+
+
+def _bare(ax: Any, theme: Theme) -> None:
+    ax.set_facecolor(theme.paper)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)

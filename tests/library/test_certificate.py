@@ -1,0 +1,264 @@
+"""Certificates of descent: never false, and no better than what is known."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from declarative import Adaptive, DeclarativeNode
+from declarative.theory.certificate import (
+    Certificate,
+    QuadraticForms,
+    SchurComplement,
+    decide,
+    floor_of_rows,
+    probable_floor,
+)
+from experiments.certificate.nodes import BATCH, CHEAP, KINDS, definite, random_kinds, search
+from experiments.certificate.transport import transport_complement
+from experiments.certificate.watching import Seen, backward, watch
+from experiments.shared.inputs import normal
+from problems import OptimalTransport
+from tests.support.helpers import DOUBLE, gradients
+
+SEEDS = range(100, 103)
+
+
+def explicit(S: Tensor, floor: Tensor | None = None) -> SchurComplement:
+    """A complement with a matrix, of H = I."""
+    root = torch.linalg.cholesky(S)
+    lowest = torch.linalg.eigvalsh(S)[:, 0] if floor is None else floor
+    return SchurComplement(
+        lambda z: z,
+        lambda z: (root @ z.unsqueeze(-1)).squeeze(-1),
+        lambda s: (root.mT @ s.unsqueeze(-1)).squeeze(-1),
+        lowest,
+    )
+
+
+def quadratic(S: Tensor, b: Tensor) -> Tensor:
+    return (b * torch.linalg.solve(S, b)).sum(-1)
+
+
+@pytest.fixture
+def random() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_the_quadratic_form_is_between_the_bounds_which_close(random: torch.Generator) -> None:
+    S, b = definite(random, 50, 9), normal(random, 50, 9)
+    truth = quadratic(S, b)
+    bounds = QuadraticForms(explicit(S, 0.9 * torch.linalg.eigvalsh(S)[:, 0]), b, b.norm(dim=-1))
+    widths = []
+    for _ in range(12):
+        assert (bounds.lower <= truth * (1 + 1e-9)).all()
+        assert (bounds.upper >= truth * (1 - 1e-9)).all()
+        widths.append(bounds.upper - bounds.lower)
+        bounds.step()
+    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(widths[:9]))
+    assert (widths[0] > 0.1 * truth).all()
+    assert (widths[-1] < 1e-6 * truth).all()
+
+
+def test_the_upper_bound_is_that_of_gauss_and_radau(random: torch.Generator) -> None:
+    """Of the tridiagonal matrix of Lanczos' method, extended so that the floor is an eigenvalue."""
+    S, b, k = definite(random, 1, 8), normal(random, 1, 8), 3
+    floor = 0.7 * torch.linalg.eigvalsh(S)[:, 0]
+    bounds = QuadraticForms(explicit(S, floor), b, b.norm(dim=-1))
+    for _ in range(k):
+        bounds.step()
+    vectors = torch.linalg.qr(torch.stack([torch.linalg.matrix_power(S[0], i) @ b[0] for i in range(k + 1)], -1)).Q
+    T = vectors.mT @ S[0] @ vectors
+    inner, coupling = T[:k, :k], T[k, k - 1]
+    unit = torch.eye(k, dtype=DOUBLE)
+    last = floor + coupling.square() * torch.linalg.inv(inner - floor * unit)[-1, -1]
+    T = T.tril(1).triu(-1)
+    T[k, k] = last
+    squared = b.square().sum()
+    torch.testing.assert_close(bounds.lower[0], squared * torch.linalg.inv(inner)[0, 0], rtol=1e-7, atol=0)
+    torch.testing.assert_close(bounds.upper[0], squared * torch.linalg.inv(T)[0, 0], rtol=1e-6, atol=0)
+
+
+def test_never_false_on_random_nodes() -> None:
+    """All kinds of constraints and all rules; ``python -m experiments certificate`` tries some ten thousand nodes."""
+    rows, words = search(SEEDS[0], len(SEEDS), lambda _: None)
+    nodes = KINDS * BATCH * len(SEEDS) * len(CHEAP)
+    assert words == f"0 false of {nodes} certificates"
+    assert sum(row["ascending"] for row in rows) > nodes // 20  # there is something to be found
+    assert sum(row["decided"] for row in rows) > 0.9 * nodes
+    assert 0.2 * nodes < sum(row["early"] for row in rows) < 0.9 * nodes
+
+
+def test_bounds_and_the_share_of_the_promise() -> None:
+    kind = next(random_kinds(SEEDS[0], 40))
+    v = normal(torch.Generator().manual_seed(1), 40, kind.size)
+    for share in (0.0, 0.3, 0.9):
+        seen = watch(kind.node, kind.xs, v, "unconstrained", share=share)
+        excess = seen.product - share * seen.g_hat.square().sum(-1)
+        size = seen.g_hat.square().sum(-1)
+        assert (seen.certificate.lower <= excess + 1e-7 * size).all()
+        assert (seen.certificate.upper >= excess - 1e-7 * size).all()
+        assert seen.certificate.decided.all()
+        assert torch.equal(seen.certificate.descends, excess > 0)
+        assert seen.false(share) == 0
+
+
+def test_a_count_of_false_ones_would_notice(random: torch.Generator) -> None:
+    g = normal(random, 4, 3)
+    yes, no = torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)
+    numbers = (torch.zeros(4), torch.zeros(4), torch.zeros(4))
+    assert Seen(Certificate(yes, no, *numbers), g, -g).false() == 4
+    assert Seen(Certificate(no, yes, *numbers), g, g).false() == 4
+    assert Seen(Certificate(no, yes, *numbers), g, -g).false() == 0
+
+
+def test_without_a_floor_nothing_is_decided(random: torch.Generator) -> None:
+    S, w, r = definite(random, 5, 4), normal(random, 5, 4), normal(random, 5, 4)
+    known = torch.full((5,), 1e6, dtype=DOUBLE)
+    assert decide(explicit(S), known, known, w, r).descends.all()
+    assert not decide(explicit(S, torch.zeros(5, dtype=DOUBLE)), known, known, w, r).decided.any()
+
+
+def test_a_floor_that_is_none_is_found_out_in_the_end(random: torch.Generator) -> None:
+    S, b = definite(random, 20, 6), normal(random, 20, 6)
+    bounds = QuadraticForms(explicit(S, 50 * torch.linalg.eigvalsh(S)[:, 0]), b, b.norm(dim=-1))
+    for _ in range(6):
+        bounds.step()
+    assert bounds.upper.isinf().double().mean() > 0.7
+
+
+def test_indefinite_curvature_is_not_certified() -> None:
+    """A minimum where H is indefinite: S is too, and no bound holds."""
+    node = DeclarativeNode(
+        lambda x, u: u[0] ** 2 - u[1] ** 2 + x @ u,
+        lambda x, u: u[1] - 0.5 * u[0],  # noqa: ARG005
+        solver="newton",
+        start=2,
+    )
+    x = torch.tensor([[0.3, 0.1], [1.0, -1.0]], dtype=DOUBLE)
+    seen = watch(node, (x,), torch.ones_like(x), "curvature")
+    assert not seen.certificate.decided.any()
+
+
+def test_dependent_constraints_have_no_floor() -> None:
+    rows = torch.tensor([[[1.0, 2.0, 0.0], [2.0, 4.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], dtype=DOUBLE)
+    floors = floor_of_rows(rows)
+    assert floors[0] < 1e-12
+    torch.testing.assert_close(floors[1].item(), 1.0)
+    assert floor_of_rows(rows[:, :0]).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("gamma", [1.0, 10.0, 40.0])
+def test_the_floor_of_transport_is_one(gamma: float, random: torch.Generator) -> None:
+    costs, n = torch.rand(6, 4, 5, generator=random, dtype=DOUBLE), 9
+    r, c = (torch.rand(6, k, generator=random, dtype=DOUBLE) + 0.2 for k in (4, 5))
+    r, c = r / r.sum(-1, keepdim=True), c / c.sum(-1, keepdim=True)
+    found = []
+    backward(OptimalTransport(gamma), (costs, r, c), normal(random, 6, 20), lambda point, *_: found.append(point))
+    complement = transport_complement(found[0])
+    S = torch.stack([complement(unit.expand(6, n)) for unit in torch.eye(n, dtype=DOUBLE)], -1)
+    values = torch.linalg.eigvalsh(S)
+    assert values[:, 0].abs().max() < 1e-9 * gamma
+    assert (values[:, 1] >= complement.floor).all()
+    assert (complement.floor > 0).all()
+
+
+def test_transport_with_marginals_as_inputs(random: torch.Generator) -> None:
+    costs = torch.rand(50, 4, 5, generator=random, dtype=DOUBLE)
+    r, c = (torch.softmax(normal(random, 50, k), -1) for k in (4, 5))
+    for rule in CHEAP:
+        seen = watch(OptimalTransport(5.0), (costs, r, c), normal(random, 50, 20), rule, transport_complement)
+        assert seen.false() == 0
+        assert seen.certificate.decided.double().mean() > 0.9
+        size = seen.g.norm(dim=-1) * seen.g_hat.norm(dim=-1)
+        assert (seen.certificate.lower <= seen.product + 1e-6 * size).all()
+        assert (seen.certificate.upper >= seen.product - 1e-6 * size).all()
+
+
+def test_rounding_errors_of_the_right_hand_side_belong_to_the_bound() -> None:
+    """b = (1, 0) may have been (1, 1e-16), and with an eigenvalue of 1e-32 that doubles b'S^-1 b."""
+    S = torch.diag(torch.tensor([1.0, 1e-32], dtype=DOUBLE)).unsqueeze(0)
+    b = torch.tensor([[1.0, 0.0]], dtype=DOUBLE)
+    bounds = QuadraticForms(explicit(S), b, b.norm(dim=-1))
+    for _ in range(3):
+        bounds.step()
+        assert bounds.lower.item() == pytest.approx(1.0)
+        assert bounds.upper.item() > quadratic(S, b + torch.tensor([0.0, 1e-16], dtype=DOUBLE)).item()
+
+
+def test_an_ill_conditioned_plan_is_not_certified_by_rounding_errors() -> None:
+    """The spectrum of S begins at 1e-30, below what the residual has of rounding errors: nothing can be known."""
+    random, false = torch.Generator().manual_seed(5), 0
+    for _ in range(4):
+        costs = torch.rand(400, 3, 4, generator=random, dtype=DOUBLE)
+        for rule in ("unconstrained", "identity"):
+            seen = watch(OptimalTransport(90.0), (costs,), normal(random, 400, 12), rule, transport_complement)
+            false += seen.false()
+    assert false == 0
+
+
+def test_the_probable_floor(random: torch.Generator) -> None:
+    """Below the spectrum, not far below with many steps, and zero rather than wrong with few."""
+    basis = torch.linalg.qr(normal(random, 30, 60, 60)).Q
+    values = 1 + 9 * torch.rand(30, 60, generator=random, dtype=DOUBLE)
+    S = basis @ (values.unsqueeze(-1) * basis.mT)
+    like, lowest = S[..., 0], values.amin(-1)
+    found = probable_floor(explicit(S), like, 45, 1e-3)
+    assert (found <= lowest).all()
+    assert (found > 0.5 * lowest).all()
+    assert not probable_floor(explicit(S), like, 4, 1e-3).any()
+
+
+def test_the_adaptive_rule_uses_what_is_proven() -> None:
+    node = OptimalTransport(5.0)
+    costs = torch.rand(8, 4, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE).requires_grad_()
+    v = normal(torch.Generator().manual_seed(3), 8, 16)
+    products = watch(node, (costs,), v, "unconstrained", transport_complement).product
+    good, bad = products > 0, products < 0
+    assert good.any()
+    for options in ({}, {"certified": transport_complement}):
+        rule = Adaptive("unconstrained", **{"certified": True, **options})
+        used = {}
+        for name, which in (("good", good), ("all", good | True)):
+            x = costs.detach()[which].requires_grad_()
+            given = gradients(node.with_gradient(rule)(x), (x,), v[which].view(x.shape))[0]
+            exact, cheap = (
+                gradients(node.with_gradient(one)(x), (x,), v[which].view(x.shape))[0]
+                for one in ("exact", "unconstrained")
+            )
+            used[name] = torch.equal(given, cheap)
+            assert used[name] or torch.equal(given, exact)
+        assert used == {"good": True, "all": not bad.any()}
+        assert (rule.calls, rule.cheap_calls) == (2, sum(used.values()))
+        assert rule.history == ()
+
+
+def test_what_a_batch_shares_is_never_certified() -> None:
+    """Problems that descend one by one prove nothing about the sum of their gradients."""
+    node = DeclarativeNode(
+        lambda x, shift, u: (u - x - shift).square().sum(),
+        lambda x, shift, u: u.sum() - 1,  # noqa: ARG005
+        start=3,
+        in_dims=(0, None),
+    )
+    x, shift = (normal(torch.Generator().manual_seed(i), *s).requires_grad_() for i, s in enumerate(((5, 3), (3,))))
+    rule = Adaptive(certified=True)
+    layer = node.with_gradient(rule)
+    layer(x, shift.detach()).square().sum().backward()
+    assert (rule.calls, rule.cheap_calls) == (1, 1)
+    layer(x.detach(), shift).square().sum().backward()
+    assert (rule.calls, rule.cheap_calls) == (2, 1)
+    torch.testing.assert_close(shift.grad, torch.autograd.grad(node(x, shift).square().sum(), shift)[0])
+
+
+def test_what_the_rule_takes() -> None:
+    with pytest.raises(TypeError, match="certified"):
+        Adaptive(certified="yes")
+    assert (Adaptive().threshold, Adaptive().fraction) == (0.9, 0.5)
+    rule = Adaptive(certified=True)
+    assert (rule.threshold, rule.fraction) == (0.0, 1.0)
+    assert copy.deepcopy(rule).certified is True

@@ -1,0 +1,53 @@
+"""Recordings as machine code: the same results, captured tensors read anew, and a word where there is no compiler."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from declarative import DeclarativeNode
+from declarative.recording import compiler
+from declarative.recording.passes import record
+from tests.support.helpers import DOUBLE, relative
+
+
+def test_captured_tensors_are_read_anew(monkeypatch, capsys):
+    monkeypatch.setattr(compiler, "WORTH", 1)
+    weight = torch.ones(3, dtype=DOUBLE)
+
+    def function(x):
+        return (weight * x).sin() + weight.sum(), x + 0
+
+    x = torch.randn(2, 3, dtype=DOUBLE)
+    with nullcontext() if compiler.has_compiler() else pytest.warns(RuntimeWarning):
+        graph = record(function, [x], compiling=True)
+    for scale in (1.0, 2.5):
+        weight.fill_(scale)
+        for found, truth in zip(graph([x]), function(x), strict=True):
+            assert relative(found, truth) < 1e-14
+            assert found.data_ptr() != x.data_ptr()
+    assert compiler.has_compiler() is ("compiling" in capsys.readouterr().err)
+
+
+def test_without_a_compiler_functions_are_recorded(monkeypatch):
+    monkeypatch.setattr(compiler, "has_compiler", lambda: False)
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(),
+        lambda _, u: u.square().sum() - 1,
+        solver="newton",
+        start=3,
+        record="inductor",
+    )
+    x = torch.randn(2, 3, dtype=DOUBLE)
+    with pytest.warns(RuntimeWarning, match="C\\+\\+ compiler"):
+        y = node(x)
+    assert relative(y, x / x.norm(dim=-1, keepdim=True)) < 1e-12
+
+
+def test_small_graphs_are_not_worth_it():
+    assert compiler.compiled(torch.fx.symbolic_trace(lambda x: x.sin()), [torch.ones(2)]) is None
+
+
+def test_another_compiler_is_refused():
+    with pytest.raises(TypeError, match="record"):
+        DeclarativeNode(lambda x, u: (u - x).square().sum(), start=2, record="llvm")

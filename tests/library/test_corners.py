@@ -1,0 +1,142 @@
+"""Corners as extra unknowns and inequalities, as the documentation states them: solutions and gradients."""
+
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from declarative import DeclarativeNode, SolverError
+from tests.support.helpers import DOUBLE, relative
+
+A = torch.randn(7, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(4))
+SIDES = torch.tensor([[1.0, 0.2], [-0.4, 1.0], [-1.0, -0.3], [0.1, -1.0], [0.8, -0.7]], dtype=DOUBLE)
+LABELS = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0], dtype=DOUBLE)
+
+
+def differences(function, x, step=1e-5):
+    """Central differences of a function of a batch of problems, for the one problem x."""
+    units = torch.eye(x.numel(), dtype=x.dtype).view(-1, *x.shape)
+    ends = function(torch.cat([x + step * units, x - step * units]))
+    return ((ends[: len(units)] - ends[len(units) :]) / (2 * step)).view(x.shape)
+
+
+def matching(node, x, loss):
+    """The gradient of a loss of the solution (one number for each problem) against differences."""
+    x = x.requires_grad_()
+    (found,) = torch.autograd.grad(loss(node(x)).sum(), x)
+    for row, g in zip(x.detach(), found, strict=True):
+        assert relative(g, differences(lambda x: loss(node(x)), row)) < 1e-6
+    assert found.abs().max() > 1e-3
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+
+
+def test_least_absolute_deviations():
+    node = DeclarativeNode(
+        lambda b, z: z["t"].sum(),  # noqa: ARG005
+        inequality=lambda b, z: {"over": A @ z["w"] - b - z["t"], "under": b - A @ z["w"] - z["t"]},
+        start={"w": 3, "t": 7},
+    )
+    b = random(3, 7)
+    for one, w in zip(b, node(b)["w"], strict=True):
+        eye = torch.eye(7, dtype=DOUBLE)
+        rows, right = torch.cat([torch.cat([A, -eye], 1), torch.cat([-A, -eye], 1)]), torch.cat([one, -one])
+        costs = torch.cat([torch.zeros(3), torch.ones(7)])
+        best = linprog(costs.numpy(), rows.numpy(), right.numpy(), bounds=[(None, None)] * 10)
+        assert relative(w, torch.from_numpy(best.x[:3])) < 1e-6
+    matching(node, b, lambda y: y["w"].pow(2).sum(-1))
+
+
+def soft(x, threshold):
+    return x.sign() * (x.abs() - threshold).clamp(min=0)
+
+
+def test_lasso():
+    node = DeclarativeNode(
+        lambda x, z: 0.5 * (z["w"] - x).square().sum() + 0.4 * z["t"].sum(),
+        inequality=lambda _, z: {"over": z["w"] - z["t"], "under": -z["w"] - z["t"]},
+        start={"w": 5, "t": 5},
+    )
+    x = random(3, 5)
+    assert relative(node(x)["w"], soft(x, 0.4)) < 1e-7
+    matching(node, x, lambda y: y["w"].pow(3).sum(-1))
+
+
+def shrunk(x, threshold):
+    size = x.norm(dim=-1, keepdim=True)
+    return x * (1 - threshold / size).clamp(min=0)
+
+
+def test_group_lasso_by_the_cone_away_from_its_tip():
+    node = DeclarativeNode(
+        lambda x, z: 0.5 * (z["w"] - x).square().sum() + 0.2 * (z["t"] + z["s"]).sum(),
+        inequality=lambda _, z: {"cone": z["w"].square().sum(-1) - z["t"] * z["s"], "t": -z["t"], "s": -z["s"]},
+        start={"w": (2, 2), "t": torch.ones(2), "s": torch.ones(2)},
+    )
+    x = torch.tensor([[[2.0, 1.0], [-1.0, 1.5]]], dtype=DOUBLE)
+    assert relative(node(x)["w"], shrunk(x, 0.4)) < 1e-7
+    matching(node, x, lambda y: y["w"].pow(3).sum((-2, -1)))
+
+
+def test_group_lasso_by_its_dual_at_the_tip_too():
+    node = DeclarativeNode(
+        lambda x, z: 0.5 * (x - z["p"]).square().sum(),
+        inequality=lambda _, z: z["p"].square().sum(-1) - 0.8**2,
+        start={"p": (3, 2)},
+    )
+    x = torch.tensor([[[2.0, 1.0], [0.3, 0.2], [-1.0, 1.5]], [[0.1, 0.1], [3.0, 0.2], [-1.0, -0.5]]], dtype=DOUBLE)
+    assert relative(x - node(x)["p"], shrunk(x, 0.8)) < 1e-7
+    x.requires_grad_()
+    (found,) = torch.autograd.grad((x - node(x)["p"]).pow(3).sum(), x)
+    (truth,) = torch.autograd.grad(shrunk(x, 0.8).pow(3).sum(), x)
+    assert relative(found, truth) < 1e-7
+
+
+def test_hinge():
+    node = DeclarativeNode(
+        lambda x, z: 0.5 * z["w"].square().sum() + 2.0 * z["slack"].sum(),  # noqa: ARG005
+        inequality=lambda x, z: {"margin": 1 - LABELS * (x @ z["w"] + z["b"]) - z["slack"], "slack": -z["slack"]},
+        start={"w": 2, "b": (), "slack": 6},
+    )
+    x = random(2, 6, 2, seed=1) + LABELS[:, None] * 0.7
+    y = node(x)
+    margins = 1 - LABELS * ((x @ y["w"].unsqueeze(-1)).squeeze(-1) + y["b"][:, None])
+    assert relative(y["slack"], margins.clamp(min=0)) < 1e-6
+    matching(node, x, lambda y: y["w"].pow(2).sum(-1) + y["b"])
+
+
+def test_total_variation():
+    node = DeclarativeNode(
+        lambda x, z: 0.5 * (z["y"] - x).square().sum() + 0.5 * z["t"].sum(),
+        inequality=lambda _, z: (z["y"].diff() - z["t"], -z["y"].diff() - z["t"]),
+        start={"y": 6, "t": 5},
+    )
+    x = torch.tensor([0.0, 0.0, 0.0, 2.0, 2.0, 2.0], dtype=DOUBLE) + 0.2 * random(2, 6)
+    levels = node(x)["y"]
+    low, high = x[:, :3].mean(-1) + 0.5 / 3, x[:, 3:].mean(-1) - 0.5 / 3  # each end is drawn to the other
+    assert relative(levels, torch.stack([low] * 3 + [high] * 3, -1)) < 1e-6
+    matching(node, x, lambda y: y["y"].pow(3).sum(-1))
+
+
+def test_chebyshev_centre():
+    node = DeclarativeNode(
+        lambda b, z: -z["r"],  # noqa: ARG005
+        inequality=lambda b, z: SIDES @ z["c"] + z["r"] * SIDES.norm(dim=-1) - b,
+        start={"c": 2, "r": ()},
+    )
+    b = 1 + random(3, 5).abs()
+    y = node(b)
+    distances = (b - y["c"] @ SIDES.mT) / SIDES.norm(dim=-1)
+    assert relative(distances.amin(-1), y["r"]) < 1e-8
+    for one, r in zip(b, y["r"], strict=True):
+        rows = torch.cat([SIDES, SIDES.norm(dim=-1, keepdim=True)], 1)
+        best = linprog([0, 0, -1], rows.numpy(), one.numpy(), bounds=[(None, None)] * 3)
+        assert relative(r, torch.tensor(best.x[2])) < 1e-7
+    matching(node, b, lambda y: y["r"] + y["c"].pow(2).sum(-1))
+
+
+def test_a_corner_that_is_not_restated_is_told_so():
+    node = DeclarativeNode(lambda x, u: (u - x).abs() + 0.5 * u.abs(), solver="newton", start=())
+    with pytest.raises(SolverError, match="State it with an extra unknown"):
+        node(torch.ones(2, dtype=DOUBLE))

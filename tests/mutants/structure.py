@@ -1,0 +1,88 @@
+"""Mutants of bounds and of the sparse structure."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+BOUNDS = [
+    Mutant(
+        "declarative/bounds.py",
+        "excess = self.sign * (u - self.entries(",
+        "excess = (u - self.entries(",
+        "a lower bound is taken for an upper one",
+        ("library/test_bounds.py::test_a_box_is_a_clamp[newton]",),
+    ),
+    Mutant(
+        "declarative/bounds.py",
+        "return rows.new_zeros(len(rows), m).index_copy(1, self.places, rows)",
+        "return rows",
+        "multipliers of bounds are not put where they belong",
+        ("library/test_bounds.py::test_bounds_equal_the_same_as_inequalities[False-dense]",),
+    ),
+    Mutant(
+        "declarative/bounds.py",
+        "u = torch.where(lower.isfinite(), torch.maximum(u, above), u)",
+        "u = u + 0",
+        "a start outside stays there",
+        ("library/test_bounds.py::test_iterates_stay_inside",),
+    ),
+    Mutant(
+        "declarative/forward.py",
+        "raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))",
+        "pass",
+        "solutions miss bounds by rounding errors",
+        ("library/test_bounds.py::test_a_box_is_a_clamp",),
+    ),
+    Mutant(
+        "declarative/statement.py",
+        "pair = bounds.multipliers(rows[:, proper:], m)",
+        "pair = bounds.multipliers(rows[:, : rows.shape[-1] - proper], m)",
+        "multipliers of inequalities are taken for those of bounds",
+        ("library/test_bounds.py::test_bounds_equal_the_same_as_inequalities[False-dense]",),
+    ),
+]
+
+SPARSE = [
+    Mutant(
+        "declarative/linear/sparse/entries.py",
+        "return self.multiply(values, vectors).index_add(1, columns, above)",
+        "return self.multiply(values, vectors)",
+        "a symmetric matrix is multiplied by its lower triangle alone",
+        ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/system.py",
+        "return self.kkt.symbolic.pattern.jacobian.scale_rows(self.jacobian, mask), 1 - mask",
+        "return self.jacobian, 1 - mask",
+        "inactive constraints count in a sparse system",
+        ("library/test_sparse_nodes.py::test_twins_agree[all inactive-False]",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/system.py",
+        "signs = torch.where(convex, 1, -1)",
+        "signs = torch.where(convex, 1, 1)",
+        "a saddle point of a sparse problem passes for a minimum",
+        ("library/test_sparse_nodes.py::test_a_saddle_point_is_no_solution",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/layout.py",
+        "forward = torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))",
+        "forward = 2 * torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))",
+        "the Jacobian is doubled",
+        ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
+    ),
+    Mutant(
+        "declarative/structure.py",
+        "return not bool((missed > 1e4 * torch.finfo(u.dtype).eps * size.amax(-1, keepdim=True)).any())",
+        "return True",
+        "a pattern that does not hold is not noticed",
+        ("library/test_sparse_nodes.py::test_a_pattern_that_does_not_hold_any_more_is_told_and_left",),
+    ),
+    Mutant(
+        "declarative/recording/compiler.py",
+        "return lambda *inputs: function(*inputs, *captured)",
+        "held = [x.clone() for x in captured]\n    return lambda *inputs: function(*inputs, *held)",
+        "compiled code reads captured tensors once",
+        ("library/test_compiler.py::test_captured_tensors_are_read_anew",),
+    ),
+]
