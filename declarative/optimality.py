@@ -43,6 +43,7 @@ FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of
 TRIES = 3  # of which inequalities are tight
 CHORDS = 3  # steps back to curved constraints
 STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
+FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
 PROBE_LENGTHS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
@@ -542,15 +543,17 @@ def _falls(
 
     middle, _ = lagrangian(here)
     fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
-    for length in PROBE_LENGTHS:
-        pairs = (lagrangian(here + sign * length * unit) for sign in (1.0, -1.0))
+    # The edge of a plateau may be as far away as u is large, whatever the size of the entries that change.
+    far = directions / or_one(largest(directions.abs())).unsqueeze(-1) * terms.longest[problems]
+    for length, way in [*((length, unit) for length in PROBE_LENGTHS), *((length, far) for length in FAR_LENGTHS)]:
+        pairs = (lagrangian(here + sign * length * way) for sign in (1.0, -1.0))
         sides, missed = (torch.stack(both) for both in zip(*pairs, strict=True))
         change = (sides - middle).nan_to_num(torch.inf)
         size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
         small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
         # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
-        falls = (change < -torch.maximum(small, noise)).any(0) & (length > PROBE_LENGTHS[0])
+        falls = (change < -torch.maximum(small, noise)).any(0) & (way is unit) & (length > PROBE_LENGTHS[0])
         followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
         fallen = fallen | ((falls | one_sided) & followed)
         if length == PROBE_LENGTHS[0]:

@@ -337,10 +337,9 @@ class _Loop:
         falls = self._lowest_along(model, state, direction)[1] < here - rounding
         # Beside the forces that balance, curvature may be what is left of terms that cancel, multipliers being inexact.
         unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
-        layout = model.layout
-        forces = (layout.jacobian.multiply_transposed(model.jacobian.abs(), model.y.abs()) * unit.abs()).sum(-1)
-        bend = (unit * layout.hessian.multiply(model.hessian, unit)).sum(-1)
-        clear = (curvature < -CURVED) & (bend < -CANCELLED * forces)
+        forces = model.layout.jacobian.multiply_transposed(model.jacobian.abs(), model.y.abs())
+        bend = (unit * model.layout.hessian.multiply(model.hessian, unit)).sum(-1)
+        clear = (curvature < -CURVED) & (bend < -CANCELLED * (forces * unit.abs()).sum(-1))
         return suspected & (clear | (falls & (curvature < FAINT)))
 
     def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
+from declarative.linear import DENSE
 from declarative.optimality import assess, optimality_tolerance
 from declarative.problem import Batch, Problem
-from declarative.solvers.newton_step import Model, least_curvature, turned_hessian
+from declarative.solvers.newton_step import Model, least_curvature, turned
 from tests.support.helpers import DOUBLE
 from tests.support.nlp import TABLE
 from tests.support.nlp.run import SOLVERS, attempt
@@ -20,7 +21,7 @@ NEEDS = {
     "long steps along faint negative curvature": ["Misra1a far", "Misra1d far", "Eckerle4 far", "Biggs", "HS9"],
     "curvature that cancels at the solution": ["tension spring", "G11", "ten bars, stresses", "power, 9 buses"],
     "solutions that are not alone": ["Thomson 12, angles", "Thomson 5, points", "linear, rank 1", "HS26"],
-    "sums whose rounding errors are large": ["Watson 12", "S265"],
+    "sums whose rounding errors are large": ["Watson 12"],
 }
 ITERATIONS = 100
 
@@ -38,7 +39,7 @@ def saddle(count=1):
     gradient = torch.tensor([[2.0, -1.0, 0.0]], dtype=DOUBLE).expand(count, 3)
     row = torch.tensor([[[0.0, 0.0, 1.0]]], dtype=DOUBLE).expand(count, 1, 3)
     none = gradient.new_zeros(count)
-    return Model(none, gradient, none.unsqueeze(-1), row, hessian, none.unsqueeze(-1), gradient[:, :0])
+    return Model(none, gradient, none.unsqueeze(-1), row, hessian, none.unsqueeze(-1), gradient[:, :0], DENSE)
 
 
 def test_least_curvature_is_that_along_the_constraints():
@@ -50,9 +51,9 @@ def test_least_curvature_is_that_along_the_constraints():
 
 def test_curvature_is_turned_and_steps_stay_within_reach():
     model = saddle()
-    far = turned_hessian(model, ONE, 1e9 * ONE)[0]
+    far = turned(model, ONE, 1e9 * ONE, ONE > 0).hessian[0]
     torch.testing.assert_close(far[:2, :2], torch.diag(torch.tensor([2.0, 1.0], dtype=DOUBLE)))
-    near = turned_hessian(model, ONE, 0.25 * ONE)[0]
+    near = turned(model, ONE, 0.25 * ONE, ONE > 0).hessian[0]
     step = -torch.linalg.solve(near[:2, :2], model.gradient[0, :2])
     assert step.abs().max() <= 0.25 + 1e-12
     assert (model.gradient[0, :2] @ step) < 0
