@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .captured import Captured
 from .derivatives import Point, SystemBuilder
 from .forward import Call, Plan, Workspace, solve
+from .functions import as_written
 from .gradients import Rule
 from .linear import full_precision
 from .problem import flat
@@ -67,6 +69,8 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, _ = ctx.call.split(tensors)
         ctx.count = len(xs)
+        problem = ctx.call.plan.problem
+        ctx.captured = Captured.by(map(as_written, (problem.objective, problem.equality, problem.inequality)))
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
@@ -162,6 +166,7 @@ def apply(spec: Spec, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:
+    ctx.captured.refuse_changes()
     tensors = ctx.saved_tensors
     return ctx.call, tuple(tensors[: ctx.count]), Solution(*tensors[ctx.count :])
 

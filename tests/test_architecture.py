@@ -32,6 +32,7 @@ ROOMS = [
     "declarative.derivatives",
     "declarative.gradients",
     "declarative.statement",
+    "declarative.captured",
     "declarative.implicit",
     "declarative.theory",
     "declarative.adaptive",

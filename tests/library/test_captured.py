@@ -226,3 +226,43 @@ def test_without_gradients_the_tensors_of_a_transform_are_refused_all_the_same()
             transform(torch.ones(3))
     with pytest.raises(ValueError, match="would be lost"):
         torch.vmap(solve)(torch.ones(2, 3))
+
+
+class Scaled:
+    """A function with a tensor of its own."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def objective(self, x, u):
+        return (u - self.factor * x).square().sum()
+
+
+def by_default(x, u, factor=None):
+    return (u - factor * x).square().sum()
+
+
+def holding(how, factor):
+    layer = torch.nn.Linear(1, 1, bias=False, dtype=DOUBLE).requires_grad_(False)
+    if how == "module":
+        layer.weight.data = factor.view(1, 1)
+    return {
+        "closure": lambda x, u: (u - factor * x).square().sum(),
+        "method": Scaled(factor).objective,
+        "partial": functools.partial(by_default, factor=factor),
+        "module": lambda x, u: (u - layer(x)).square().sum(),
+    }[how], layer.weight if how == "module" else factor
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("how", ["closure", "method", "partial", "module"])
+def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, record):
+    objective, factor = holding(how, torch.tensor([2.0], dtype=DOUBLE))
+    node = DeclarativeNode(objective, start=1, record=record)
+    x = torch.ones(3, 1, dtype=DOUBLE, requires_grad=True)
+    y = node(x)
+    assert (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] == 2).all()
+    factor.mul_(5)
+    with pytest.raises(RuntimeError, match="changed in place between its forward and its backward pass"):
+        torch.autograd.grad(y.sum(), x)
+    assert relative(torch.autograd.grad(node(x).sum(), x)[0], 10 * torch.ones_like(x)) < 1e-12

@@ -120,6 +120,20 @@ RULES = [
         ("library/test_statuses.py::test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan",),
     ),
     Mutant(
+        "declarative/implicit.py",
+        "    ctx.captured.refuse_changes()\n",
+        "",
+        "captured tensors may change between the passes",
+        ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
+    ),
+    Mutant(
+        "declarative/captured.py",
+        "return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()",
+        "return ()",
+        "the weights of captured modules may change between the passes",
+        ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
+    ),
+    Mutant(
         "declarative/derivatives.py",
         "[-grad.reshape(",
         "[grad.reshape(",

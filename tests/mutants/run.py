@@ -56,6 +56,7 @@ class _Running:
     inbox: Connection
     job: Job
     copy: Path
+    original: str  # the text of the mutant's file; the project itself may be edited in the meantime
     deadline: float
 
 
@@ -88,15 +89,16 @@ def copied(to: Path) -> Path:
 
 
 def _started(job: Job, copy: Path) -> _Running:
+    original = ""
     if job.mutant is not None:
-        text = (ROOT / job.mutant.file).read_text(encoding="utf-8")
-        (copy / job.mutant.file).write_text(job.mutant.applied(text), encoding="utf-8")
+        original = (copy / job.mutant.file).read_text(encoding="utf-8")
+        (copy / job.mutant.file).write_text(job.mutant.applied(original), encoding="utf-8")
     forking = multiprocessing.get_context("fork")
     inbox, outbox = forking.Pipe(duplex=False)
     process = forking.Process(target=_test, args=(copy, job, outbox))
     process.start()
     outbox.close()
-    return _Running(process, inbox, job, copy, time.monotonic() + LIMIT * len(job.tests))
+    return _Running(process, inbox, job, copy, original, time.monotonic() + LIMIT * len(job.tests))
 
 
 def _ended(one: _Running) -> Outcome:
@@ -106,7 +108,7 @@ def _ended(one: _Running) -> Outcome:
         one.process.kill()
     one.process.join()
     if one.job.mutant is not None:
-        shutil.copy(ROOT / one.job.mutant.file, one.copy / one.job.mutant.file)
+        (one.copy / one.job.mutant.file).write_text(one.original, encoding="utf-8")
     if slow:
         return Outcome((), "no answer in time")
     try:
