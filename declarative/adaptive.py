@@ -167,14 +167,14 @@ class Adaptive(Rule):
 
     def _prove(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """The cheap gradient if it is proven to descend, else the exact one."""
-        used = v.ne(0).any(-1)
+        asked = v.ne(0).any(-1)
         proven = False
         cheap: tuple[Tensor, ...] = ()
-        if bool(used.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
+        if bool(asked.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
             cheap = self.cheap.pull(point, v, w, wanted)
             complement = self.certified(point) if callable(self.certified) else None
             proof = certify(point, v, cheap, wanted, complement, share=self.threshold)
-            proven = float(proof.descends[used].double().mean()) >= self.fraction
+            proven = float(proof.descends[asked].double().mean()) >= self.fraction
         with self._lock:
             self.uses_cheap = proven
             self.calls += 1

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import Form, Layout, or_one, total
+from .linear import Form, Layout, Pair, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
 from .structure import General, Place, Structure, stores_hessian
@@ -41,7 +41,9 @@ DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions mus
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
 TRIES = 3  # of which inequalities are tight
-PROBE_LENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
+CHORDS = 3  # steps back to curved constraints
+STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
+PROBE_LENGTHS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
 
 
 def optimality_tolerance(dtype: torch.dtype) -> float:
@@ -132,14 +134,18 @@ def assess(
     distance, stationarity, violation = _measured(batch, look, step, change, dtype)
     noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
     if bool((distance > tolerance).any()):
-        distance = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        shorter = _without_rounding(terms, factors, look.left, look.gap, noise, scale, distance)
+        excused = (shorter <= tolerance) & (distance > tolerance)
+        if bool(excused.any()):
+            excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
+        distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = _second_step(batch, u + step, multipliers - change, active, factors)
         distance = torch.where(near, torch.maximum(distance, largest(_ratio(again.abs(), scale))), distance)
     if minimum:
         near = distance <= tolerance
-        distance = torch.where(_is_minimum(batch, terms, multipliers, factors, near), distance, torch.inf)
+        distance = torch.where(_is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
     return Assessment(
         multipliers,
         active,
@@ -181,7 +187,8 @@ class _Look:
         terms = _Terms.at(batch, u, given, structure, travel)
         noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
         multipliers, active, weak = terms.active_set(dtype)
-        scale = terms.scale(active) + FAINT * terms.energy_scale() + noise * u.abs().amax(-1, keepdim=True)
+        scale = terms.scale(active) + FAINT * terms.energy_scale()
+        scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
         if travel is not None:
             scale = scale + NOISE * noise / tolerance * travel
         return cls(
@@ -282,6 +289,24 @@ def _without_rounding(
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
 
 
+def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)
+    """Whether L rises to both sides of all that rounding errors may take for the solution, as about a minimum.
+
+    Where it falls for ever, slower and slower, slopes get small too, but point to the same side everywhere. The way is
+    that along which rounding errors lead furthest; what is not finite at its end is a wall.
+    """
+    none = torch.zeros_like(terms.values)
+    way, _ = factors(noise * terms.force * irregular(terms.u).sign(), none)
+    push = noise * terms.force * way.sign()
+    way, _ = factors(push, none)
+    expected = ROUNDING * (push * way).sum(-1)
+    hollow = torch.ones_like(expected, dtype=torch.bool)
+    for side in (1.0, -1.0):
+        slope = batch.slopes(terms.u + side * 2 * ROUNDING * way, multipliers)[1]
+        hollow = hollow & ~(side * (slope * way).sum(-1) < expected / 2)
+    return hollow
+
+
 def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
     """The next Newton step, by the same factors: it is much shorter than the first if a solution is near indeed."""
     _, left, values, _ = batch.slopes(u, multipliers)
@@ -322,11 +347,15 @@ class _Terms:
         """Which constraints are equalities."""
         return torch.arange(self.values.shape[-1], device=self.u.device) < self.p
 
-    @functools.cached_property
+    @property
+    def way(self) -> Tensor:  # (batch, m)
+        """What u is made of: its size, or that of the way there."""
+        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+
+    @property
     def longest(self) -> Tensor:  # (batch, 1)
-        """The largest entry of u, or of the way there."""
-        way = self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
-        return way.amax(-1, keepdim=True)
+        """The largest entry of it."""
+        return self.way.amax(-1, keepdim=True)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
@@ -365,10 +394,10 @@ class _Terms:
         force = self.force + system.magnitude(step) + self.form.multiply_transposed(size, change.abs())
         force = force + noise * force.amax(-1, keepdim=True)
         reach = self.terms + self.form.multiply(size, scale + step.abs())
-        unsolved = top.isfinite() & ((top + left).abs() > SOLVED * noise * force)
-        longest = self.u.abs().amax(-1, keepdim=True).expand_as(self.u)
-        rounding = EXACT * noise * self.form.multiply(size, longest)
-        return ~(unsolved.any(-1) | ((bottom + gap).abs() > SOLVED * noise * reach + rounding).any(-1))
+        exact = max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)
+        unsolved = top.isfinite() & ((top + left).abs() > exact * force)
+        rounding = EXACT * noise * self.form.multiply(size, self.way)
+        return ~(unsolved.any(-1) | ((bottom + gap).abs() > exact * reach + rounding).any(-1))
 
     def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
         """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
@@ -405,8 +434,12 @@ class _Terms:
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
     def energy_scale(self) -> Tensor:  # (batch, m)
-        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|."""
-        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|.
+
+        Of f alone: the forces of constraints that contradict each other balance, and grow without end.
+        """
+        force = self.gradient.abs() + self.system.magnitude(self.u)
+        energy = (force * self.u.abs()).sum(-1, keepdim=True)
         bend = self.system.diagonal_entries()
         scale = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
         return torch.minimum(scale, self.u.abs().amax(-1, keepdim=True))
@@ -447,7 +480,9 @@ def fitted_multipliers(
     return layout.least_squares(form.scale_rows(jacobian, tight / length), gradient) / length
 
 
-def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, near: Tensor) -> Tensor:  # (batch,)
+def _is_minimum(
+    batch: Batch, terms: _Terms, multipliers: Tensor, active: Tensor, factors: Any, near: Tensor
+) -> Tensor:  # (batch,)
     """Whether curvature is positive along the constraints or, where it vanishes, f does not fall; asked where near."""
     if not bool(near.any()):
         return torch.ones_like(near)
@@ -457,36 +492,66 @@ def _is_minimum(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, 
         problems, directions = factors.flat_directions()
         if not len(problems):
             return good
-        falls = _falls(batch, terms, multipliers, problems, directions)
+        falls = _falls(batch, terms, multipliers, active, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
 
 def _falls(
-    batch: Batch, terms: _Terms, multipliers: Tensor, problems: Tensor, directions: Tensor
+    batch: Batch, terms: _Terms, multipliers: Tensor, active: Tensor, problems: Tensor, directions: Tensor
 ) -> Tensor:  # (count,)
     """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
 
-    The second is how the edge of a plateau looks that goes on for ever.
+    The second is how the edge of a plateau looks that goes on for ever. Curved constraints are followed: along a
+    straight line away from them L may fall at a minimum too.
     """
     part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
     energy = (terms.force * terms.u.abs()).sum(-1)[problems]
     unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
 
-    def lagrangian(point: Tensor) -> Tensor:
-        objective, values = part.values(point)
-        return objective - (held * values).sum(-1)
+    follow = _Follower(part, here, terms.jacobian[problems], active[problems])
 
-    middle = lagrangian(here)
-    fallen = torch.zeros_like(problems, dtype=torch.bool)
+    def lagrangian(point: Tensor) -> Pair:
+        objective, values = part.values(follow(point))
+        pulled = held * values
+        return objective - pulled.sum(-1), pulled.abs().sum(-1)
+
+    middle, _ = lagrangian(here)
+    fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
     for length in PROBE_LENGTHS:
-        sides = torch.stack([lagrangian(here + sign * length * unit) for sign in (1.0, -1.0)])
+        pairs = (lagrangian(here + sign * length * unit) for sign in (1.0, -1.0))
+        sides, missed = (torch.stack(both) for both in zip(*pairs, strict=True))
         change = (sides - middle).nan_to_num(torch.inf)
         size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
         small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
-        fallen = fallen | (change < -small).any(0) | one_sided
+        # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
+        falls = (change < -torch.maximum(small, noise)).any(0) & (length > PROBE_LENGTHS[0])
+        followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
+        fallen = fallen | ((falls | one_sided) & followed)
+        if length == PROBE_LENGTHS[0]:
+            seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
+            noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
     return fallen
+
+
+class _Follower:
+    """Brings points back to the active constraints of where they come from, by a few chord steps of least length."""
+
+    def __init__(self, batch: Batch, here: Tensor, jacobian: Tensor, active: Tensor) -> None:
+        self.batch, self.active = batch, active
+        self.unit, form = or_one(here.abs()), batch.layout.jacobian
+        rows = form.scale_columns(form.scale_rows(jacobian, active.to(here.dtype)), self.unit)
+        self.back = batch.layout.least_norm(rows.nan_to_num(0.0, 0.0, 0.0)) if batch.k else None
+
+    def __call__(self, point: Tensor) -> Tensor:
+        """The point next to this one where the constraints hold that held before."""
+        for _ in range(CHORDS):
+            if self.back is None:
+                break
+            missed = torch.where(self.active, self.batch.values(point)[1], 0.0).nan_to_num(0.0, 0.0, 0.0)
+            point = point - self.unit * self.back(missed)
+        return point
 
 
 def _without(values: Tensor, noise: Tensor) -> Tensor:

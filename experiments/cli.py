@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .applications import distributed
 from .applications.decision import DECISION
+from .applications.knapsack import KNAPSACK
 from .applications.sorting import SORTING
 from .bench import run as bench
 from .certificate import run as certificate
@@ -27,6 +28,7 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "run": (paper, "train the panels with every gradient rule"),
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
+    "knapsack": (KNAPSACK, "learn what to pack, through the choice, by a surrogate or in two stages"),
     "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
     "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
@@ -36,12 +38,13 @@ ALL = {  # and what makes each of them quick
     "run all --dtype both": "--repeats 1 --iterations 3",
     "sorting": "--quick",
     "decision": "--quick",
+    "knapsack": "--quick",
     "worth": "--quick",
     "certificate": "--quick",
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
-APPLICATIONS = (SORTING, DECISION, WORTH)
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, WORTH)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 

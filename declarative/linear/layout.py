@@ -24,6 +24,7 @@ from .dense import DenseSystem, least_squares
 
 Pull = Callable[[Tensor], tuple[Tensor, ...]]
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
+NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 
 
@@ -34,6 +35,7 @@ class KktSolution(NamedTuple):
     s: Tensor  # (batch, k)
     convex: Tensor  # whether H + diag(primal) is positive definite along the constraints, (batch,)
     independent: Tensor  # whether the equalities are independent, (batch,)
+    room: Tensor  # what elimination leaves of the diagonal of H at least, relatively, (batch,)
 
 
 class SymmetricForm(abc.ABC):
@@ -147,6 +149,10 @@ class Layout(abc.ABC):
         """
 
     @abc.abstractmethod
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function right (batch, k) -> z (batch, m), the shortest with A z = right."""
+
+    @abc.abstractmethod
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:  # (batch, m) -> (batch, k)
         """The least-squares, least-norm solution of A' l = right, for rows of A of unit length, or zero."""
 
@@ -170,21 +176,29 @@ class DenseLayout(Layout):
         return rows_of(pull, u, k)
 
     def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
+        return values[:, 0], vectors[..., 0] * size.rsqrt()
+
+    def turned(
+        self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int, slope: Tensor, reach: Tensor
+    ) -> Tensor:
+        """H with negative curvature along the constraints turned positive.
+
+        Along an eigenvector with curvature c < 0 the step is that of |c|: downhill, and as long as Newton's; but a step
+        from the slope (batch, m) is not longer than reach (batch,).
+        """
+        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
         unit = size.rsqrt()
-        rows, pull = (x * unit.unsqueeze(-2) for x in (jacobian[:, :p], jacobian[:, p:]))
-        matrix = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2)
-        if pull.shape[1]:
-            stiffness = 1 / dual[:, p:]
-            stiff = stiffness * pull.square().sum(-1) > STIFF
-            matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
-            rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
-        if rows.shape[-2]:
-            rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
-            onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
-            free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
-            matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
-        values, vectors = torch.linalg.eigh(matrix)
-        return values[:, 0], vectors[..., 0] * unit
+        along = times(vectors.mT, slope * unit).abs()
+        longest = (vectors * unit.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
+        wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
+        wanted = torch.maximum(wanted, NOTHING * values.abs().amax(-1, keepdim=True))  # what is less is rounding
+        back = vectors / unit.unsqueeze(-1)
+        return hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
+
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        inverse = torch.linalg.pinv(jacobian) if jacobian.shape[1] else jacobian.mT
+        return lambda right: times(inverse, right)
 
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
         return least_squares(jacobian, right)
@@ -217,7 +231,7 @@ class DenseLayout(Layout):
         if p:
             matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
             r = r + times(rows.mT, weight.unsqueeze(-1) * t[:, :p])
-        whole, convex = _cholesky(matrix)
+        whole, convex, room = _cholesky(matrix)
         if not p:
             z = torch.cholesky_solve(r.unsqueeze(-1), whole).squeeze(-1)
             s, independent = t[:, :0], torch.ones_like(convex)
@@ -227,14 +241,14 @@ class DenseLayout(Layout):
             if damping is not None:
                 most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
                 complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
-            small, independent = _cholesky(complement)
+            small, independent, _ = _cholesky(complement)
             first = torch.linalg.solve_triangular(whole, r.unsqueeze(-1), upper=False)
             down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
             z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
             s = down.squeeze(-1)
         if pull.shape[1]:
             s = torch.cat([s, inverse * (times(pull, z) - t[:, p:])], -1)
-        return KktSolution(z, s, convex, independent)
+        return KktSolution(z, s, convex, independent, room)
 
 
 def rows_of(pull: Pull, u: Tensor, count: int) -> Tensor:  # (count, m)
@@ -245,13 +259,36 @@ def rows_of(pull: Pull, u: Tensor, count: int) -> Tensor:  # (count, m)
     return rows
 
 
-def _cholesky(matrix: Tensor) -> Pair:
-    """The factor (of the identity where there is none), and whether it is one; units do not matter."""
+def _spectrum(hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+    """Curvatures along the constraints in units in which H has this size, and their directions: (batch, m, m).
+
+    Inequalities with hardly any dual are so stiff by their barrier that they count as equalities.
+    """
+    unit = size.rsqrt()
+    rows, pull = (x * unit.unsqueeze(-2) for x in (jacobian[:, :p], jacobian[:, p:]))
+    matrix = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    if pull.shape[1]:
+        stiffness = 1 / dual[:, p:]
+        stiff = stiffness * pull.square().sum(-1) > STIFF
+        matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
+        rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
+    if rows.shape[-2]:
+        rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+        onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
+        free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
+        matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
+
+
+def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor (of the identity where there is none), whether it is one, and what is left of the diagonal."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    good = (info == 0) & (pivots.square() > PIVOT * before).all(-1)
+    room = (pivots.square() / before).amin(-1)
+    good = (info == 0) & (room > PIVOT)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return torch.where(good[:, None, None], factor, eye), good
+    return torch.where(good[:, None, None], factor, eye), good, room
 
 
 DENSE = DenseLayout()

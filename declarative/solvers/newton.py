@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
-from ..linear import KktSolution, Layout, or_one
+from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
+from ..linear.layout import NOTHING
 from ..optimality import fitted_multipliers, largest
 from ..problem import Batch
 from ..solution import RawSolution, Status
@@ -52,6 +53,7 @@ from .newton_step import (
     residual_of,
     room,
     scaled_values,
+    turned,
     values_at,
     widened,
 )
@@ -61,16 +63,23 @@ RUNNING = -1
 BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
-PUSHES, PUSH = 2, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
+PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
+FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+STRAY = 1e-2  # a point that is violated by more is far from feasible
+REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
+CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT, MORE_SHIFT, LESS_SHIFT = 1e-4, 8.0, 0.1  # of the Hessian's diagonal; the factors by which it changes
+FIRST_SHIFT = 1e-4  # of the Hessian's diagonal
+MORE_SHIFT, LESS_SHIFT = 8.0, 0.1  # the factors by which it changes, the second one at most
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
 MODEL = [entry.name for entry in dataclasses.fields(Model) if entry.name != "layout"]
+WILD = 10.0  # times what they were: multipliers after a damped step that mean nothing
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
 
@@ -96,7 +105,7 @@ class Newton(Solver):
         tensor([1.0000, 1.0000])
     """
 
-    max_iterations: int = 200
+    max_iterations: int = 300
     stationarity_tolerance: float | None = None
     feasibility_tolerance: float | None = None
     complementarity_tolerance: float | None = None
@@ -132,7 +141,7 @@ def _iteration(
 ) -> tuple[Model, State, State, Tensor]:
     """An iteration as it should be: the model, the state that it is made for, where the step leads, and flags.
 
-    The flags are: finite, solved, factored, accepted.
+    The flags are: finite, solved, factored, accepted, faint (a direction of H may be flat).
     """
     model = model_at(batch, scales, state.u, state.s, state.y)
     state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
@@ -144,7 +153,7 @@ def _iteration(
     theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
     good, by_objective = acceptable(state, model, step, length, theta, phi)
     trial = remembered(trial, model, good & ~by_objective)
-    shift = LESS_SHIFT * trial.shift
+    shift = trial.shift * trial.shift.clamp(max=LESS_SHIFT)
     trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
     solved = (
         (largest(model.violated().abs()) <= tolerances[0])
@@ -152,7 +161,8 @@ def _iteration(
         & (model.gap(state.u) <= tolerances[2])
         & (nearness(model, step, state.u, scales.start) <= NEAR)
     )
-    flags = torch.stack([model.finite(), solved, found.convex & found.independent, good], -1)
+    faint = ~(found.room > FAINT)
+    flags = torch.stack([model.finite(), solved, found.convex & found.independent, good, faint], -1)
     return model, state, trial, flags
 
 
@@ -166,6 +176,7 @@ class _Record(Rows):
     nudges: Tensor
     goal: Tensor  # the violation that is to be reached before Newton steps are taken again; infinite where they are
     shifted: Tensor  # whether the last factors needed a regularisation
+    close: Tensor  # how often it has been close to a solution, without a good step from there
 
 
 class _Loop:
@@ -179,7 +190,8 @@ class _Loop:
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
-        self.record = _Record(none + RUNNING, none, none, none, torch.full_like(state.barrier, torch.inf), none.bool())
+        forever = torch.full_like(state.barrier, torch.inf)
+        self.record = _Record(none + RUNNING, none, none, none, forever, none.bool(), none)
         self.rows = torch.arange(batch.size, device=state.u.device)
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
         self.done, self.done_record = state, self.record
@@ -187,9 +199,10 @@ class _Loop:
     def advance(self, iteration: int) -> bool:
         """One iteration; whether that was the last one."""
         model, state, trial, flags = self._iterate()
-        finite, solved, factored, accepted = flags.unbind(-1)
+        finite, solved, factored, accepted, faint = flags.unbind(-1)
         hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
-        saddle = self._saddle(model, solved & (self.record.shifted | ~factored) & (self.record.nudges < NUDGES))
+        suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | faint)
+        saddle = self._saddle(model, state, suspected)
         last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
         if self._end(iteration, last, finite, solved, saddle):
             return True
@@ -271,13 +284,14 @@ class _Loop:
         restoring = wanted & ~record.goal.isinf()
         stepping = wanted & ~restoring
         model = _finite_model(model)
-        state, damping = _regularised(model, state, stepping)
+        convex, state, damping = _regularised(model, state, stepping, REACH * self._reach(state))
         damped = damping > 0
         record = dataclasses.replace(record, shifted=(state.shift > 0) & stepping)
-        saddle = self._saddle(model, stepping & self._is_stationary(model) & (state.shift > 0))
-        result, accepted = self._search(model, state, damping, stepping & ~saddle)
-        if bool((damped & accepted).any()):  # what such a step says about the multipliers means nothing
-            result = self._afresh(result, result.u, result.s).where(damped & accepted, result)
+        saddle = self._saddle(model, state, stepping & self._is_stationary(model) & (state.shift > 0))
+        result, accepted = self._search(convex, state, damping, stepping & ~saddle)
+        wild = damped & accepted & (largest(result.y.abs()) > WILD * largest(state.y.abs()).clamp(min=1.0))
+        if bool(wild.any()):  # equalities that contradict each other, slightly, say nothing about the multipliers
+            result = self._afresh(result, result.u, result.s).where(wild, result)
         if bool(saddle.any()):
             result = self._leave_saddle(model, state).where(saddle, result)
             record = dataclasses.replace(record, nudges=record.nudges + saddle)
@@ -295,18 +309,58 @@ class _Loop:
         record = dataclasses.replace(record, failures=failures, goal=goal)
         restoring = restoring | lost
         if bool(restoring.any()):
-            return self._restore(model, result, record, restoring)
-        return result, record
+            result, record = self._restore(model, result, record, restoring)
+        return self._content(model, state, result, record, stepping & (damped | refused))
 
-    def _saddle(self, model: Model, suspected: Tensor) -> Tensor:
-        """Which of the suspected points have a direction of negative curvature; a flat one is no reason to leave."""
+    def _content(
+        self, model: Model, before: State, state: State, record: _Record, in_vain: Tensor
+    ) -> tuple[State, _Record]:
+        """Problems that have been close to a solution often enough, without a good step, stay there."""
+        close = in_vain & self._is_stationary(model, CLOSE)
+        record = dataclasses.replace(record, close=record.close + close)
+        content = close & (record.close > CLOSE_ENOUGH)
+        failures = torch.where(content, FAILURES + 1, record.failures)
+        return before.where(content, state), dataclasses.replace(record, failures=failures)
+
+    def _saddle(self, model: Model, state: State, suspected: Tensor) -> Tensor:
+        """Which of the suspected points curve down somewhere, or fall along the direction that curves least."""
         if not bool(suspected.any()):
             return suspected
-        return suspected & (least_curvature(_finite_model(model))[0] < -CURVED)
+        model = _finite_model(model)
+        curvature, direction = least_curvature(model)
+        here = self._height(model, state.u)
+        rounding = 100 * torch.finfo(here.dtype).eps * (model.objective.abs() + here.abs())
+        falls = self._lowest_along(model, state, direction)[1] < here - rounding
+        return suspected & ((curvature < -CURVED) | (falls & (curvature < FAINT)))
 
-    def _is_stationary(self, model: Model) -> Tensor:
-        feasible = largest(model.violated().abs()) <= self.tolerances[0] * 10
-        return feasible & (model.stationarity() <= self.tolerances[1] * 10) & (model.gap(self.state.u) <= 1e-6)
+    def _height(self, model: Model, u: Tensor) -> Tensor:  # (batch,)
+        """The objective with violations weighted more than their multipliers: it is least at minima."""
+        objective, values = values_at(self.batch, self.scales, u)
+        missed = torch.cat([values[:, : model.p].abs(), values[:, model.p :].clamp(min=0.0)], -1)
+        height = objective + torch.maximum(10 * missed, 2 * model.y.abs() * missed).sum(-1)
+        inside = (values[:, model.p :] <= 10 * self.tolerances[0]).all(-1)
+        return torch.where(inside & height.isfinite(), height, torch.inf)
+
+    def _reach(self, state: State) -> Tensor:  # (batch,)
+        """The size of u, or of the way that it has come."""
+        return or_one(largest(torch.maximum(state.u.abs(), (state.u - self.scales.start).abs())))
+
+    def _lowest_along(self, model: Model, state: State, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """The lowest of a few points to both sides along a direction, and its height."""
+        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
+        unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
+        best, lowest = state.u + 1e-2 * unit, torch.full_like(state.barrier, torch.inf)
+        for length in PROBES:
+            place = state.u + length * unit
+            height = self._height(model, place)
+            lower = height < lowest
+            best = torch.where(lower.unsqueeze(-1), place, best)
+            lowest = torch.where(lower, height, lowest)
+        return best, lowest
+
+    def _is_stationary(self, model: Model, factor: float = 10.0) -> Tensor:
+        feasible = largest(model.violated().abs()) <= self.tolerances[0] * factor
+        return feasible & (model.stationarity() <= self.tolerances[1] * factor) & (model.gap(self.state.u) <= 1e-6)
 
     def _search(self, model: Model, state: State, damping: Tensor, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
@@ -343,20 +397,8 @@ class _Loop:
         return result, accepted
 
     def _leave_saddle(self, model: Model, state: State) -> State:
-        """A step along the most negative curvature that the equalities leave free, to the side that is lower."""
-        p = model.p
-        direction = least_curvature(model)[1]
-        reach = torch.maximum(state.u.abs(), (state.u - self.scales.start).abs()).amax(-1, keepdim=True)
-        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * or_one(reach)
-        unit = torch.where(direction.isfinite().all(-1, keepdim=True), unit, irregular(state.u))
-        best, lowest = state.u + 1e-2 * unit, torch.full_like(state.barrier, torch.inf)
-        for length in (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3):
-            place = state.u + length * unit
-            objective, values = values_at(self.batch, self.scales, place)
-            height = objective + 10 * torch.cat([values[:, :p].abs(), values[:, p:].clamp(min=0.0)], -1).sum(-1)
-            lower = height < lowest
-            best = torch.where(lower.unsqueeze(-1), place, best)
-            lowest = torch.where(lower, height, lowest)
+        """A step along the least curvature that the constraints leave free, to the side that is lower."""
+        best, _ = self._lowest_along(model, state, least_curvature(model)[1])
         # Multipliers and slacks belong to the saddle point: far from the end, the barrier is to keep away from corners.
         barrier = state.barrier.clamp(min=LEFT_BARRIER)
         fresh = torch.full_like(state.filter, torch.inf)
@@ -383,7 +425,7 @@ class _Loop:
         pushed = stuck & (record.nudges < PUSHES)
         if bool(pushed.any()):
             push = PUSH * 10.0 ** record.nudges.to(best.dtype).unsqueeze(-1) * irregular(best, 0.8)
-            place = best + push * or_one(best.abs().amax(-1, keepdim=True))
+            place = best + push * self._reach(state).unsqueeze(-1)
             pushed = pushed & model_at(self.batch, self.scales, place, state.s, state.y).finite()
             best = torch.where(pushed.unsqueeze(-1), place, best)
         enough = restoring & ((least.sqrt() <= 0.5 * total.sqrt()) | (least <= self.tolerances[0] ** 2)) | pushed
@@ -464,8 +506,8 @@ def _finite_model(model: Model) -> Model:
     return model.where(finite, dataclasses.replace(model, **{**blank, **ones}))
 
 
-def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Tensor]:
-    """The least regularisation, by powers, with which a step leads towards a minimum, and the damping of equalities."""
+def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> tuple[Model, State, Tensor]:
+    """The model and its least regularisation with which a step leads to a minimum, and the damping of equalities."""
     shift, weight = state.shift, state.weight
     damping = torch.zeros_like(shift)
     unit = _weight_unit(model)
@@ -475,9 +517,14 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
 
     found = look()
     if bool((wanted & ~found.convex).any()):
-        # Twice the most negative curvature turns its sign: the step along that direction has the length of Newton's.
-        needed = (-2 * least_curvature(model)[0]).clamp(min=0.0)
-        shift = torch.where(wanted & ~found.convex, torch.maximum(shift, needed), shift)
+        # Where all curvature along the constraints is positive, a larger weight is all that is missing.
+        curvature = least_curvature(model)[0]
+        down = wanted & ~found.convex & (curvature <= NOTHING)
+        # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
+        astray = down & ((largest(model.violated().abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
+        needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
+        shift = torch.where(down, torch.maximum(shift, needed), shift)
+        model = turned(model, state.barrier, reach, down & ~astray)
         found = look()
     for attempt in range(TRIES):
         bad = wanted & ~found.convex
@@ -494,7 +541,7 @@ def _regularised(model: Model, state: State, wanted: Tensor) -> tuple[State, Ten
             break
         damping = torch.where(dependent, least, damping)
         found = look()
-    return dataclasses.replace(state, shift=shift, weight=weight), damping
+    return model, dataclasses.replace(state, shift=shift, weight=weight), damping
 
 
 def _weight_unit(model: Model) -> Tensor:  # (batch,)

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..linear import KktSolution, Layout, Pair, or_one, total
+from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
 from ..optimality import largest
 from ..problem import Batch
 
@@ -179,9 +179,28 @@ def newton_step(
 
 
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
-    """The least curvature along the equalities, barrier included, relative to the size of H; and its direction."""
-    dual = torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
-    return model.layout.least_curvature(model.hessian, model.jacobian, dual, diagonal_size(model), model.p)
+    """The least curvature along the constraints, relative to the size of H; and its direction."""
+    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), diagonal_size(model), model.p)
+
+
+def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model:
+    """The model with curvature along the constraints turned positive, for these problems; steps stay within reach."""
+    if not isinstance(model.layout, DenseLayout):
+        return model
+    slope, p = model.slope(), model.p
+    if model.s.shape[-1]:
+        force = (model.y[:, p:] * model.values[:, p:] + barrier.unsqueeze(-1)) / model.s
+        slope = slope + model.layout.jacobian.multiply_transposed(
+            model.jacobian, torch.cat([torch.zeros_like(model.y[:, :p]), force], -1)
+        )
+    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), diagonal_size(model), p, slope, reach)
+    chosen = which.view(-1, *(1,) * (hessian.dim() - 1))
+    return replace(model, hessian=torch.where(chosen, hessian, model.hessian))
+
+
+def _dual(model: Model) -> Tensor:  # (batch, k)
+    """What relaxes each constraint in a step: nothing for equalities."""
+    return torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
 
 
 def diagonal_size(model: Model) -> Tensor:  # (batch, m)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..derivatives import Point
 from ..problem import Batch
+from .extensions import expected_singular, singular_worst_case
 from .propositions import (
     expected_curvature,
     expected_identity,
@@ -176,11 +177,13 @@ class Assumptions:
     def _curvature(self) -> Prediction:
         if not self.rank.any():
             return self._exact()
-        expectation = expected_curvature(self.hessian, self.jacobian)
-        worst = worst_case(self.hessian, self.jacobian)
+        regular, worst = (of(self.hessian, self.jacobian) for of in (expected_curvature, worst_case))
+        beyond, worst_beyond = (of(self.hessian, self.jacobian) for of in (expected_singular, singular_worst_case))
+        expectation = torch.where(regular.isnan(), beyond, regular)  # a singular H is none of the paper's cases
+        worst = torch.where(regular.isnan(), worst_beyond, worst)
         text = "the constraints' curvature is kept, descends on average"
         if expectation.isnan().all():
-            text = "theory does not apply: H or A H^-1 A' is singular"
+            text = "theory does not apply: the KKT matrix is singular"
         return Prediction(expectation, worst, expectation >= 0, text)
 
     def _identity(self) -> Prediction:

@@ -13,7 +13,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..linear.contract import rank_tolerance
+from ..linear.contract import rank_tolerance, times
+from .matrices import (
+    definite_condition,
+    definite_sign,
+    inverse_of,
+    nan_unless,
+    norm,
+    oblique_projector,
+    over,
+    regular_spectrum,
+    unit_rows,
+)
+from .matrices import rank_of_rows as rank_of_rows
 
 
 def descends(g: Tensor, g_hat: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -34,8 +46,8 @@ def cosine(g: Tensor, g_hat: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
         >>> cosine(torch.tensor([1.0, 0.0]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([0.6000, 0.0000])
     """
-    length, length_hat = (_norm(x) for x in (g, g_hat))
-    inner = (_over(g, length) * _over(g_hat, length_hat)).sum(-1)
+    length, length_hat = (norm(x) for x in (g, g_hat))
+    inner = (over(g, length) * over(g_hat, length_hat)).sum(-1)
     return torch.where((length == 0) & (length_hat == 0), 1.0, inner.clamp(-1.0, 1.0))
 
 
@@ -51,12 +63,12 @@ def descent_value(hessian: Tensor, hessian_hat: Tensor, jacobian: Tensor, v: Ten
         >>> descent_value(eye, eye, torch.tensor([[1.0, 1.0]]), torch.tensor([1.0, 0.0]))
         tensor(0.5000)
     """
-    projector, _, valid = _oblique_projector(hessian, jacobian)
-    inverse, regular = _inverse(hessian)
-    inverse_hat, regular_hat = _inverse(hessian_hat)
-    w, w_hat = _times(inverse, v), _times(inverse_hat, v)
-    value = ((w - _times(projector.mT, w)) * w_hat).sum(-1)
-    return _where(valid & regular & regular_hat, value)
+    projector, _, valid = oblique_projector(hessian, jacobian)
+    inverse, regular = inverse_of(hessian)
+    inverse_hat, regular_hat = inverse_of(hessian_hat)
+    w, w_hat = times(inverse, v), times(inverse_hat, v)
+    value = ((w - times(projector.mT, w)) * w_hat).sum(-1)
+    return nan_unless(valid & regular & regular_hat, value)
 
 
 # Lemmas.
@@ -71,10 +83,10 @@ def symmetric_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:  # (..., m
         >>> symmetric_product(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]))[0]
         tensor([-2.,  2.])
     """
-    length, other = _norm(a).unsqueeze(-1), _norm(b).unsqueeze(-1)
+    length, other = norm(a).unsqueeze(-1), norm(b).unsqueeze(-1)
     inner, product = (a * b).sum(-1), (length * other).squeeze(-1)
     vectors = torch.stack([other * a - length * b, other * a + length * b], -1)
-    size = _norm(vectors.mT)
+    size = norm(vectors.mT)
     parallel = size <= rank_tolerance(a) * product.unsqueeze(-1)
     vectors = torch.where(parallel.unsqueeze(-2), torch.nan, vectors / size.unsqueeze(-2))
     return torch.stack([inner - product, inner + product], -1), vectors
@@ -90,8 +102,8 @@ def projection_spectrum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:  # (...,
         >>> projection_spectrum(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0]))
         (tensor(-0.3333), tensor(1.3333))
     """
-    inner, product = (a * b).sum(-1).abs(), _norm(a) * _norm(b)
-    ratio = _where(inner > rank_tolerance(a) * product, product / inner)
+    inner, product = (a * b).sum(-1).abs(), norm(a) * norm(b)
+    ratio = nan_unless(inner > rank_tolerance(a) * product, product / inner)
     return 0.5 - 0.5 * ratio, 0.5 + 0.5 * ratio
 
 
@@ -102,7 +114,7 @@ def expected_quadratic(matrix: Tensor, covariance: Tensor, mean: Tensor) -> Tens
         >>> expected_quadratic(torch.tensor([[1.0, 5.0], [0.0, 2.0]]), torch.eye(2), torch.ones(2))
         tensor(11.)
     """
-    return (matrix * covariance.mT).sum((-2, -1)) + (mean * _times(matrix, mean)).sum(-1)
+    return (matrix * covariance.mT).sum((-2, -1)) + (mean * times(matrix, mean)).sum(-1)
 
 
 # Linear constraints, and any constraint whose curvature the rule keeps.
@@ -123,9 +135,9 @@ def worst_case(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, m), (..
         >>> worst_case(torch.diag(torch.tensor([1.0, 4.0])), torch.tensor([[1.0, 2.0]]))
         tensor(1.1250)
     """
-    projector, rank, valid = _oblique_projector(hessian, jacobian)
+    projector, rank, valid = oblique_projector(hessian, jacobian)
     value = torch.where(rank > 0, 0.5 + 0.5 * torch.linalg.matrix_norm(projector, 2), 0.0)
-    return _where(valid, value)
+    return nan_unless(valid, value)
 
 
 def worst_case_bounds(hessian: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, m) -> (...), (...)
@@ -138,7 +150,7 @@ def worst_case_bounds(hessian: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, m) 
         >>> worst_case_bounds(torch.diag(torch.tensor([1.0, 4.0])))
         (tensor(1.), tensor(2.5000))
     """
-    condition = _definite_condition(hessian)
+    condition = definite_condition(hessian)
     return torch.ones_like(condition), 0.5 + 0.5 * condition
 
 
@@ -152,7 +164,7 @@ def sharp_upper_bound(hessian: Tensor) -> Tensor:  # (..., m, m) -> (...)
         >>> sharp_upper_bound(torch.diag(torch.tensor([1.0, 4.0])))
         tensor(1.1250)
     """
-    condition = _definite_condition(hessian)
+    condition = definite_condition(hessian)
     return 0.5 + (condition + 1) / (4 * condition.sqrt())
 
 
@@ -179,8 +191,8 @@ def expected_curvature(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m,
         >>> expected_curvature(torch.diag(torch.tensor([-1.0, 2.0, 3.0])), torch.tensor([[1.0, 1.0, 0.0]]))
         tensor(2.)
     """
-    _, rank, valid = _oblique_projector(hessian, jacobian)
-    return _where(valid, (hessian.shape[-1] - rank).to(hessian.dtype))
+    _, rank, valid = oblique_projector(hessian, jacobian)
+    return nan_unless(valid, (hessian.shape[-1] - rank).to(hessian.dtype))
 
 
 def expected_identity(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, m), (..., p, m) -> (...)
@@ -193,8 +205,8 @@ def expected_identity(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, 
         >>> expected_identity(torch.diag(torch.tensor([2.0, 3.0])), torch.tensor([[1.0, 0.0]]))
         tensor(3.)
     """
-    projector, _, valid = _oblique_projector(hessian, jacobian)
-    return _where(valid, (hessian - projector @ hessian).diagonal(dim1=-2, dim2=-1).sum(-1))
+    projector, _, valid = oblique_projector(hessian, jacobian)
+    return nan_unless(valid, (hessian - projector @ hessian).diagonal(dim1=-2, dim2=-1).sum(-1))
 
 
 def reduced_curvature(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, m), (..., p, m) -> (...)
@@ -208,7 +220,7 @@ def reduced_curvature(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, 
         tensor(3.)
     """
     m = hessian.shape[-1]
-    rows = _unit_rows(jacobian)
+    rows = unit_rows(jacobian)
     values, vectors = torch.linalg.eigh(rows.mT @ rows)
     fixed = values > rank_tolerance(hessian) * values.amax(-1, keepdim=True).clamp(min=1.0)
     free = torch.where(fixed.unsqueeze(-2), 0.0, vectors)
@@ -242,11 +254,15 @@ def expected_normalised(hessian_hat: Tensor, multiplier: Tensor, a: Tensor) -> T
     """
     values, vectors = torch.linalg.eigh(hessian_hat)
     shifted = values - multiplier.unsqueeze(-1)
-    weights = _times(vectors.mT, a).square()
+    weights = times(vectors.mT, a).square()
     upper, lower = (weights / values).sum(-1), (weights / shifted).sum(-1)
     size = (weights / shifted.abs()).sum(-1)
-    valid = _regular(values) & _regular(shifted, values) & (lower.abs() > rank_tolerance(hessian_hat) * size)
-    return _where(valid, (shifted / values).sum(-1) - upper / lower)
+    valid = (
+        regular_spectrum(values)
+        & regular_spectrum(shifted, values)
+        & (lower.abs() > rank_tolerance(hessian_hat) * size)
+    )
+    return nan_unless(valid, (shifted / values).sum(-1) - upper / lower)
 
 
 def normalised_case(hessian_hat: Tensor, multiplier: Tensor) -> Tensor:  # (..., m, m), (...) -> (...)
@@ -263,7 +279,9 @@ def normalised_case(hessian_hat: Tensor, multiplier: Tensor) -> Tensor:  # (...,
     """
     values = torch.linalg.eigvalsh(hessian_hat)
     shifted = values - multiplier.unsqueeze(-1)
-    signs = [_definite_sign(x) * (_regular(values) & _regular(shifted, values)) for x in (values, shifted)]
+    signs = [
+        definite_sign(x) * (regular_spectrum(values) & regular_spectrum(shifted, values)) for x in (values, shifted)
+    ]
     return signs[0] * signs[1]
 
 
@@ -282,75 +300,4 @@ def normalised_bound(hessian_hat: Tensor, multiplier: Tensor) -> Tensor:  # (...
     ratios = (values - multiplier.unsqueeze(-1)) / values
     case = normalised_case(hessian_hat, multiplier)
     outermost = torch.where(case > 0, ratios.amax(-1), ratios.amin(-1))
-    return _where(case != 0, ratios.sum(-1) - outermost)
-
-
-# Shared pieces.
-
-
-def _oblique_projector(hessian: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P = A'(A H^-1 A')^-1 A H^-1, the rank of A, and where both inverses exist (redundant rows are counted once)."""
-    rows = _unit_rows(jacobian)
-    inverse, regular = _inverse(hessian)
-    middle = rows @ inverse @ rows.mT
-    values, vectors = torch.linalg.eigh(0.5 * (middle + middle.mT))
-    size = torch.linalg.matrix_norm(inverse, 2).unsqueeze(-1)
-    used = values.abs() > rank_tolerance(hessian) * size
-    half = torch.where(used, 1 / torch.where(used, values, 1.0), 0.0)
-    pseudo = vectors @ (half.unsqueeze(-1) * vectors.mT)
-    rank = rank_of_rows(jacobian)
-    return rows.mT @ pseudo @ rows @ inverse, rank, regular & (used.sum(-1) == rank)
-
-
-def rank_of_rows(jacobian: Tensor) -> Tensor:  # (..., p, m) -> (...)
-    """The number of independent rows, each brought to unit length first."""
-    if not jacobian.shape[-2]:
-        return torch.zeros(jacobian.shape[:-2], dtype=torch.int64, device=jacobian.device)
-    values = torch.linalg.svdvals(_unit_rows(jacobian))
-    result: Tensor = (values > rank_tolerance(jacobian) * values.amax(-1, keepdim=True)).sum(-1)
-    return result
-
-
-def _inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(matrix)
-    regular = _regular(values)
-    safe = torch.where(regular.unsqueeze(-1), values, 1.0)
-    return vectors @ (vectors.mT / safe.unsqueeze(-1)), regular
-
-
-def _regular(values: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Whether no eigenvalue is zero to working precision."""
-    size = (values if scale is None else scale).abs().amax(-1)
-    result: Tensor = values.abs().amin(-1) > rank_tolerance(values) * size
-    return result
-
-
-def _definite_sign(values: Tensor) -> Tensor:
-    return (values > 0).all(-1).long() - (values < 0).all(-1).long()
-
-
-def _definite_condition(hessian: Tensor) -> Tensor:
-    values = torch.linalg.eigvalsh(hessian)
-    size = values.abs()
-    return _where((_definite_sign(values) != 0) & _regular(values), size.amax(-1) / size.amin(-1))
-
-
-def _unit_rows(jacobian: Tensor) -> Tensor:
-    return _over(jacobian, _norm(jacobian))
-
-
-def _norm(x: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return result
-
-
-def _over(x: Tensor, size: Tensor) -> Tensor:
-    return x / torch.where(size > 0, size, 1.0).unsqueeze(-1)
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
-
-
-def _where(valid: Tensor, value: Tensor) -> Tensor:
-    return torch.where(valid, value, torch.nan)
+    return nan_unless(case != 0, ratios.sum(-1) - outermost)

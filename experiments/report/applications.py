@@ -6,6 +6,9 @@ from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
 from ..applications.decision.data import SPLIT as PATIENTS
 from ..applications.decision.training import MORE, SAME, TWO_STAGE
+from ..applications.knapsack import KNAPSACK
+from ..applications.knapsack.data import DEGREE, FEATURES, ITEMS, NOISE
+from ..applications.knapsack.training import SURROGATE, TEST, VALIDATION
 from ..applications.sorting import SORTING
 from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE
@@ -71,6 +74,18 @@ seeds, each with its own split. Times are seconds of the processor, on one threa
 backward.</p>"""
 
 
+def _describe_knapsack(settings: Record) -> str:
+    return f"""<p>Values of {ITEMS} items depend on {FEATURES} features by a polynomial of degree {DEGREE}, times noise
+between {1 - NOISE:g} and {1 + NOISE:g}: the generator of the predict-then-optimise literature (Elmachtoub and Grigas,
+2022; PyEPO). A knapsack with room for a part of them is packed by predicted values, and regret is what the best choice
+for the true ones would have been worth more, relative to that. The model is linear, so that it cannot be right
+everywhere. <i>{TWO_STAGE}</i> fits it by least squares; the others start there: <i>{SURROGATE}</i> by the surrogate
+loss of the same paper, the rest by passing the value of a smooth choice (penalty {settings["penalty"]:g} on squared
+shares) back through the layer, with three gradient rules. {settings["days"]}, {VALIDATION} and {TEST} days for
+training, validation (learning rate, when to stop) and testing; {settings["seeds"]} seeds, each with its own items.</p>
+"""
+
+
 def _describe_worth(settings: Record) -> str:
     return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
 target, entry by entry with random weights. Data of dimension {REGIMES[CAN]} can meet the {settings["batch"]} targets,
@@ -88,4 +103,9 @@ counts, and for softmax with equal weights it is the gradient of the cross-entro
 gradient ends at a wrong point.</p>"""
 
 
-DESCRIPTIONS = {SORTING: _describe_sorting, DECISION: _describe_decision, WORTH: _describe_worth}
+DESCRIPTIONS = {
+    SORTING: _describe_sorting,
+    DECISION: _describe_decision,
+    KNAPSACK: _describe_knapsack,
+    WORTH: _describe_worth,
+}

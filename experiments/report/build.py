@@ -58,10 +58,11 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
 
 def _theory(place: Path) -> list[str]:
     rows = read_csv(place / "theory_expectations.csv")
-    bounds = read_csv(place / "theory_worst_case.csv")
+    bounds, beyond = (read_csv(place / f"theory_{name}.csv") for name in ("worst_case", "extensions"))
     if not rows or not bounds:
         return []
-    good, total = sum(row["inside"] == "True" for row in rows + bounds), len(rows) + len(bounds)
+    everything = rows + bounds + beyond
+    good, total = sum(row["inside"] == "True" for row in everything), len(everything)
     return [
         f"""<section id="theory">
 <h2>The theory against simulation</h2>
@@ -69,6 +70,7 @@ def _theory(place: Path) -> list[str]:
 {plain_pictures(place)}
 <details><summary>All expectations</summary>{csv_table(rows)}</details>
 <details><summary>All worst cases</summary>{csv_table(bounds)}</details>
+<details><summary>Active inequalities, any B, singular H</summary>{csv_table(beyond)}</details>
 </section>"""
     ]
 
@@ -107,6 +109,7 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 <pre>python -m experiments run all --dtype both
 python -m experiments sorting
 python -m experiments decision
+python -m experiments knapsack
 python -m experiments worth
 python -m experiments certificate
 python -m experiments theory

@@ -32,6 +32,7 @@ STYLES = {
     "curvature": Style(GREEN, "--", 2.0),
     "adaptive": Style(PURPLE, ":", 2.6),
     "unrolled": Style(ORANGE, "-.", 2.0),
+    "SPO+": Style(SKY, "-", 2.4),
 }
 
 

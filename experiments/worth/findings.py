@@ -140,9 +140,10 @@ def pictures(record: Record) -> list[Picture]:
     )
     caption = (
         "Left: the outline is the whole exact backward pass, the most that can be saved; the bar is what dropping the "
-        "constraints saves (left of zero: it takes longer). Right: the loss after equal time, exact = 1. Blue is "
-        "lower, so worth it; orange is higher; bold is so on every seed; a point is a method that the layer "
-        "does not have. Without curvature of the constraints, unconstrained and curvature are the same and share a cell"
+        "constraints saves (left of zero: it takes longer; beyond the outline: its problems were easier to solve). "
+        "Right: the loss after equal time, exact = 1. Blue is lower, so worth it; orange is higher; bold is so on "
+        "every seed; a point is a method that the layer does not have. Without curvature of the constraints, "
+        "unconstrained and curvature are the same and share a cell"
     )
     return [Picture("worth", alt, caption, partial(draw_map, record), wide=True)]
 

@@ -156,9 +156,9 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     args = parse(["all", "--quick", "--out", str(tmp_path), "--workers", "1"])
     monkeypatch.setattr(cli, "build_parser", Parser)
     assert cli.run_all(args) == 1
-    assert events == ["7 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
+    assert events == ["8 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
     assert "index.html" in capsys.readouterr().out
     events.clear()
     args = parse(["all", "--full", "--out", str(tmp_path), "--workers", "1"])
     assert cli.run_all(args) == 0
-    assert events == ["3 jobs, 1 worker", *(f"finish {one.name}" for one in cli.APPLICATIONS)]
+    assert events == ["4 jobs, 1 worker", *(f"finish {one.name}" for one in cli.APPLICATIONS)]

@@ -103,12 +103,12 @@ def test_the_test_groups_choose_nothing() -> None:
     [
         (
             [0.5, 0.6, 0.55],
-            "45.0% less regret on average, less on every seed; the mean difference, -0.450, is more than",
+            "45.0% less regret on average, less on every seed; the mean difference, -0.4500, is more than",
         ),
-        ([1.5, 0.6, 0.9], "0.0% more regret on average, less on 2 of 3 seeds; the mean difference, -0.000, is within"),
+        ([1.5, 0.6, 0.9], "0.0% more regret on average, less on 2 of 3 seeds; the mean difference, -0.0000, is within"),
         (
             [2.0, 2.1, 2.2],
-            "110.0% more regret on average, more on every seed; the mean difference, +1.100, is more than",
+            "110.0% more regret on average, more on every seed; the mean difference, +1.1000, is more than",
         ),
     ],
 )

@@ -95,7 +95,7 @@ def test_theory_is_shown_as_it_came_out(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_rules_keep_their_colours() -> None:
-    assert set(STYLES) - {"unrolled"} == set(NAMES) == set(panels.RULES)
+    assert set(STYLES) - {"unrolled", "SPO+"} == set(NAMES) == set(panels.RULES)
     assert len({style.colour for style in STYLES.values()}) == len(STYLES)
     first, again = (figures.render(CONFIRMING["eigen-all"], "svg") for _ in range(2))
     assert first == again

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from experiments.shared.files import read_csv
-from experiments.theory import figures
+from experiments.theory import extensions, figures
 from experiments.theory import simulation as theory
 from tests.support.experiments import command
 
@@ -27,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_all_predictions_hold_and_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(tmp_path, "theory", "--samples", "2000") == 0
-    assert "19 of 19 predictions hold" in capsys.readouterr().out
+    assert "31 of 31 predictions hold" in capsys.readouterr().out
     rows = read_csv(tmp_path / "theory" / "theory_expectations.csv")
     assert {row["proposition"] for row in rows} >= {"2.3", "2.4", "2.5", "2.6", "extension", "2.6, H_hat < 0"}
     ascending = [row for row in rows if float(row["case"]) < 0]
@@ -74,6 +75,37 @@ def test_a_wrong_sign_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = theory.normalised_case
     monkeypatch.setattr(theory, "normalised_case", lambda *arguments: -right(*arguments))
     assert command(tmp_path, "theory", "--samples", "1000") == 1
+
+
+@pytest.mark.parametrize("name", [name for name in vars(extensions) if name.startswith(("expected_", "weighted_"))])
+def test_a_wrong_extension_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(row.inside for row in extensions.simulate_extensions(1000, 0, theory.LEVEL))
+    right = getattr(extensions, name)
+
+    def wrong(*arguments: Tensor) -> Any:
+        value = right(*arguments)
+        return tuple(0.5 * bound for bound in value) if isinstance(value, tuple) else 0.7 * value
+
+    monkeypatch.setattr(extensions, name, wrong)
+    assert not all(row.inside for row in extensions.simulate_extensions(1000, 0, theory.LEVEL))
+
+
+def test_extensions_are_about_what_they_say() -> None:
+    posed = {one.result: one for one in extensions.poses(torch.Generator().manual_seed(0), 6, 3)}
+    active = posed[extensions.ACTIVE].derivatives
+    assert active.active[0].tolist() == [True] * 3 + [False] * 3
+    assert (active.inequality_multipliers[0, :3] > 0.4).all()
+    weighted = posed[extensions.WEIGHTED].derivatives
+    torch.testing.assert_close(weighted.B[0].shape, torch.Size((6, 8)))
+    singular = posed[extensions.SINGULAR].derivatives
+    assert int((torch.linalg.eigvalsh(singular.H[0]).abs() < 1e-9).sum()) == 2
+    found = extensions.simulate_extensions(1000, 0, theory.LEVEL)
+    assert {(row.result, row.quantity) for row in found} == {
+        (result, quantity)
+        for result in (extensions.ACTIVE, extensions.WEIGHTED, extensions.SINGULAR)
+        for quantity in ("E[g'g_hat]", "worst case")
+    }
+    assert any(row.found > 1.01 for row in found if row.quantity == "worst case")
 
 
 def test_intervals_share_one_level() -> None:

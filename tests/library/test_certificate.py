@@ -179,6 +179,28 @@ def test_transport_with_marginals_as_inputs(random: torch.Generator) -> None:
         assert (seen.certificate.upper >= seen.product - 1e-6 * size).all()
 
 
+def test_rounding_errors_of_the_right_hand_side_belong_to_the_bound() -> None:
+    """b = (1, 0) may have been (1, 1e-16), and with an eigenvalue of 1e-32 that doubles b'S^-1 b."""
+    S = torch.diag(torch.tensor([1.0, 1e-32], dtype=DOUBLE)).unsqueeze(0)
+    b = torch.tensor([[1.0, 0.0]], dtype=DOUBLE)
+    bounds = QuadraticForms(explicit(S), b, b.norm(dim=-1))
+    for _ in range(3):
+        bounds.step()
+        assert bounds.lower.item() == pytest.approx(1.0)
+        assert bounds.upper.item() > quadratic(S, b + torch.tensor([0.0, 1e-16], dtype=DOUBLE)).item()
+
+
+def test_an_ill_conditioned_plan_is_not_certified_by_rounding_errors() -> None:
+    """The spectrum of S begins at 1e-30, below what the residual has of rounding errors: nothing can be known."""
+    random, false = torch.Generator().manual_seed(5), 0
+    for _ in range(4):
+        costs = torch.rand(400, 3, 4, generator=random, dtype=DOUBLE)
+        for rule in ("unconstrained", "identity"):
+            seen = watch(OptimalTransport(90.0), (costs,), normal(random, 400, 12), rule, transport_complement)
+            false += seen.false()
+    assert false == 0
+
+
 def test_the_probable_floor(random: torch.Generator) -> None:
     """Below the spectrum, not far below with many steps, and zero rather than wrong with few."""
     basis = torch.linalg.qr(normal(random, 30, 60, 60)).Q

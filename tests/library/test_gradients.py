@@ -15,8 +15,7 @@ from tests.support.helpers import DOUBLE, REGULAR, case, cases, gradients, relat
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("batch", "dtype"), [(3, torch.float64), (1, torch.float32)], ids=["3-float64", "1-float32"])
 @pytest.mark.parametrize(("case", "solver"), solved_cases())
 def test_solution_and_gradient_are_those_of_the_closed_form(case, solver, batch, dtype):
     xs = case.xs(batch, dtype)

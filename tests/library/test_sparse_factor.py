@@ -227,7 +227,8 @@ def test_factors_do_not_share_what_they_remember(kernel):
 
 def test_multiplication_is_that_of_the_dense_matrix_and_differentiable():
     pattern = PATTERNS["random"]
-    parts = values_for(pattern, 2, 1.0)
+    *parts, dual = values_for(pattern, 2, 1.0)
+    parts = (*parts, dual + 2)
     kkt = SparseKKT.of(pattern, kernel="torch")
     z, s = normal(2, 30), normal(2, 12)
     top, bottom = kkt.multiply(*parts, z, s)

@@ -122,7 +122,7 @@ def test_no_point_is_believed_to_be_a_solution_where_there_is_none(problem: Hope
     assert not solution.converged.any(), x[solution.converged].tolist()
 
 
-ASKED = [("newton", torch.float32), ("scipy", torch.float32), ("scipy", DOUBLE), ("default", DOUBLE)]
+ASKED = [("newton", torch.float32), ("scipy", DOUBLE), ("default", DOUBLE)]  # SciPy computes in double precision
 
 
 @pytest.mark.parametrize("problem", without_solution.NAMED, ids=str)
@@ -130,6 +130,44 @@ ASKED = [("newton", torch.float32), ("scipy", torch.float32), ("scipy", DOUBLE),
 def test_no_solver_finds_a_solution_where_there_is_none(problem: Hopeless, solver, dtype):
     solution = solved(problem.node(SOLVERS[solver]), torch.tensor([[1.0, 0.2], [1e8, 1.0]], dtype=dtype))
     assert not solution.converged.any(), solution.y
+
+
+@pytest.mark.parametrize(("solver", "dtype"), [("newton", torch.float32), ("newton", DOUBLE), ("scipy", DOUBLE)])
+def test_a_valley_that_falls_for_ever_is_no_solution_however_far_away_zero_is(solver, dtype):
+    """Slopes of the decay are as small as the rounding errors of the walls, which grow with |u|."""
+    far = 1e3 if dtype == DOUBLE else 30.0
+    node = DeclarativeNode(
+        lambda x, u: 3 * (u.sum() - x[0]).square() + (u[1] - u[0] - x[1]).exp(),
+        solver=SOLVERS[solver],
+        start=lambda x: torch.stack([x[0] / 2 - x[1] / 2, x[0] / 2 + x[1] / 2]),
+        on_failure="mask",
+    )
+    solution = solved(node, torch.tensor([[far, -far], [far, far], [-far, 0.3 * far]], dtype=dtype))
+    assert not solution.converged.any(), solution.y
+
+
+@each_dtype
+@pytest.mark.parametrize("gap", [1e-2, 3.0])
+@pytest.mark.parametrize("decades", [4, 7])
+def test_constraints_that_exclude_each_other_are_seen_in_all_units(decades, gap, dtype):
+    unit = torch.tensor([10.0**decades, 10.0**-decades], dtype=DOUBLE)
+
+    def objective(x, u):
+        return (unit.to(u) * u - x).square().sum()
+
+    def total(u):
+        return (unit.to(u) * u).sum() - 1
+
+    def start(x):
+        return x / unit.to(x)
+
+    options = {"start": start, "solver": "newton", "on_failure": "mask"}
+    nodes = (
+        DeclarativeNode(objective, lambda _, u: total(u), lambda _, u: total(u) + gap, **options),
+        DeclarativeNode(objective, None, lambda _, u: torch.stack([total(u) + gap, -total(u)]), **options),
+    )
+    for node in nodes:
+        assert not solved(node, torch.tensor([[1.0, 2.0]], dtype=dtype)).converged.any()
 
 
 def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:

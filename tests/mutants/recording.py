@@ -119,7 +119,7 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/cache.py",
-        "    def __deepcopy__(self, memo: object) -> Recordings:\n        return Recordings()",
+        "    def __deepcopy__(self, memo: object) -> Recordings:\n        return Recordings(self.compiling)",
         "    def __deepcopy__(self, memo: object) -> Recordings:\n        return self",
         "copies of a node share their recordings",
         ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),

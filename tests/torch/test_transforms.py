@@ -22,18 +22,20 @@ def quiet(problem):
 def test_gradcheck_forward_and_reverse(problem):
     node = problem.node("closed form")
     with quiet(problem):
-        assert torch.autograd.gradcheck(node, problem.xs(2), check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradcheck(
+            node, problem.xs(2), check_forward_ad=True, check_batched_grad=True, fast_mode=True
+        )
 
 
 @pytest.mark.parametrize("problem", cases(SMOOTH))
 def test_gradgradcheck(problem):
     with quiet(problem):
-        assert torch.autograd.gradgradcheck(problem.node("closed form"), problem.xs(2))
+        assert torch.autograd.gradgradcheck(problem.node("closed form"), problem.xs(2), fast_mode=True)
 
 
 def test_gradgradcheck_through_an_iterative_solver():
     problem = case("ball")
-    assert torch.autograd.gradgradcheck(problem.node("scipy"), problem.xs(2))
+    assert torch.autograd.gradgradcheck(problem.node("scipy"), problem.xs(2), fast_mode=True)
 
 
 def test_third_order():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -134,7 +135,7 @@ class SparseLayout(Layout):
             dual = torch.where(equality, (damping * size).unsqueeze(-1), dual)
         x, convex, error = self._solve(hessian, jacobian, primal, dual, *right)
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
-        return KktSolution(z, s, convex, error <= SOLVED)
+        return KktSolution(z, s, convex, error <= SOLVED, convex.to(z.dtype))
 
     def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
@@ -161,6 +162,13 @@ class SparseLayout(Layout):
         bend = (direction * self.hessian.multiply(hessian, direction)).sum(-1)
         bend = bend + (inverse * self.jacobian.multiply(jacobian, direction).square()).sum(-1)
         return bend / or_one((size * direction.square()).sum(-1)), direction
+
+    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
+        """From z + A' l = 0, A z = right."""
+        empty = (self.jacobian.row_lengths(jacobian) == 0).to(jacobian.dtype)
+        hessian = jacobian.new_zeros(len(jacobian), len(self.pattern.hessian))
+        factor = self.kkt.factorise(hessian, jacobian, jacobian.new_ones(len(jacobian), self.kkt.m), empty)
+        return lambda right: factor.solve(right.new_zeros(len(right), self.kkt.m), right * (1 - empty)).z
 
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
         """From z + A' l = right, A z = 0."""

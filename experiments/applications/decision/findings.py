@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from statistics import stdev
 from typing import Any
@@ -92,7 +93,7 @@ def compare(record: Record, method: str, other: str) -> str:
         return f"{start}."
     error = stdev(gains) / math.sqrt(len(gains))
     clear = "more than" if abs(mean(gains)) > 2 * error else "within"
-    return f"{start}; the mean difference, {-mean(gains):+.3f}, is {clear} two standard errors ({error:.3f} each)."
+    return f"{start}; the mean difference, {-mean(gains):+.4f}, is {clear} two standard errors ({error:.4f} each)."
 
 
 def pictures(record: Record) -> list[Picture]:
@@ -101,20 +102,23 @@ def pictures(record: Record) -> list[Picture]:
     caption = (
         "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
     )
-    return [Picture("regret", alt, caption, partial(regret_figure, record), wide=True)]
+    return [Picture("regret", alt, caption, partial(regret_figure, record, METHODS, RULES, "groups"), wide=True)]
 
 
-def regret_figure(record: Record, theme: Theme, dpi: int) -> bytes:
-    """Regret on test groups, seed by seed, and the course of training on validation groups."""
+def regret_figure(
+    record: Record, methods: Sequence[str], learned: Sequence[str], cases: str, theme: Theme, dpi: int
+) -> bytes:
+    """Regret on test cases, seed by seed, and the course of training on validation cases."""
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        _draw_seeds(left, {method: values(record, method, "regret") for method in METHODS}, theme)
-        for rule in RULES:
+        _draw_seeds(left, {method: values(record, method, "regret") for method in methods}, theme)
+        left.set_ylabel(f"regret on test {cases}")
+        for rule in learned:
             curves = values(record, rule, "curve")
             draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
         right.set_xlabel("training step")
-        right.set_ylabel("regret on validation groups")
+        right.set_ylabel(f"regret on validation {cases}")
         legend(right)
         for ax in (left, right):
             plain(ax, theme)
@@ -133,4 +137,3 @@ def _draw_seeds(ax: Any, regrets: dict[str, list[float]], theme: Theme) -> None:
     names = [name.replace(", ", ",\n") for name in regrets]
     ax.set_xticks(range(len(regrets)), names, rotation=30, ha="right", fontsize=9.5)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel("regret on test groups")

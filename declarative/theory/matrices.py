@@ -1,0 +1,79 @@
+"""Small linear algebra that the theory's functions share, on batched tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..linear.contract import rank_tolerance
+
+
+def oblique_projector(hessian: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P = A'(A H^-1 A')^-1 A H^-1, the rank of A, and where both inverses exist (redundant rows are counted once)."""
+    rows = unit_rows(jacobian)
+    inverse, regular = inverse_of(hessian)
+    middle = rows @ inverse @ rows.mT
+    values, vectors = torch.linalg.eigh(0.5 * (middle + middle.mT))
+    size = torch.linalg.matrix_norm(inverse, 2).unsqueeze(-1)
+    used = values.abs() > rank_tolerance(hessian) * size
+    half = torch.where(used, 1 / torch.where(used, values, 1.0), 0.0)
+    pseudo = vectors @ (half.unsqueeze(-1) * vectors.mT)
+    rank = rank_of_rows(jacobian)
+    return rows.mT @ pseudo @ rows @ inverse, rank, regular & (used.sum(-1) == rank)
+
+
+def rank_of_rows(jacobian: Tensor) -> Tensor:  # (..., p, m) -> (...)
+    """The number of independent rows, each brought to unit length first."""
+    if not jacobian.shape[-2]:
+        return torch.zeros(jacobian.shape[:-2], dtype=torch.int64, device=jacobian.device)
+    values = torch.linalg.svdvals(unit_rows(jacobian))
+    result: Tensor = (values > rank_tolerance(jacobian) * values.amax(-1, keepdim=True)).sum(-1)
+    return result
+
+
+def inverse_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of a symmetric matrix, and where there is one; the identity elsewhere."""
+    values, vectors = torch.linalg.eigh(matrix)
+    regular = regular_spectrum(values)
+    safe = torch.where(regular.unsqueeze(-1), values, 1.0)
+    return vectors @ (vectors.mT / safe.unsqueeze(-1)), regular
+
+
+def regular_spectrum(values: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Whether no eigenvalue is zero to working precision."""
+    size = (values if scale is None else scale).abs().amax(-1)
+    result: Tensor = values.abs().amin(-1) > rank_tolerance(values) * size
+    return result
+
+
+def definite_sign(values: Tensor) -> Tensor:
+    """1 where all are positive, -1 where all are negative, 0 elsewhere."""
+    return (values > 0).all(-1).long() - (values < 0).all(-1).long()
+
+
+def definite_condition(hessian: Tensor) -> Tensor:
+    """The condition number; NaN where the matrix is neither positive nor negative definite."""
+    values = torch.linalg.eigvalsh(hessian)
+    size = values.abs()
+    return nan_unless((definite_sign(values) != 0) & regular_spectrum(values), size.amax(-1) / size.amin(-1))
+
+
+def unit_rows(jacobian: Tensor) -> Tensor:
+    """Rows of length 1; those of length 0 stay so."""
+    return over(jacobian, norm(jacobian))
+
+
+def norm(x: Tensor) -> Tensor:
+    """Of vectors."""
+    result: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return result
+
+
+def over(x: Tensor, size: Tensor) -> Tensor:
+    """Vectors divided by numbers; by 1 instead of 0."""
+    return x / torch.where(size > 0, size, 1.0).unsqueeze(-1)
+
+
+def nan_unless(valid: Tensor, value: Tensor) -> Tensor:
+    """The value where it is one."""
+    return torch.where(valid, value, torch.nan)
