@@ -58,13 +58,19 @@ def solved(model: Model, steps: int, initial: Tensor, record: Any) -> Side:
     return Side(lambda: (flat(one(initial)),))
 
 
+def one_by_one(model: Model, steps: int, initial: Tensor) -> Side:
+    """IPOPT, forward."""
+    solve = ipopt(model, steps)
+    return Side(lambda: (solve(initial),))
+
+
 def horizon(model: Model, steps: int, batch: int, compiled: bool) -> Comparison:
     """Forward, beside IPOPT and its translation."""
     initial = model.initial(batch)
     modes = {CALLED: False, RECORDED: True, **({COMPILED: "inductor"} if compiled else {})}
     sides: Sides = {
         **{name: partial(solved, model, steps, initial, record) for name, record in modes.items()},
-        IPOPT: lambda: Side(lambda: (ipopt(model, steps)(initial),)),
+        IPOPT: partial(one_by_one, model, steps, initial),
         POUNCE: partial(pounce, model, steps, initial),
     }
     least = {(30, 1): 0.3, (30, 32): 5.0, (30, 256): 15.0}.get((steps, batch))
@@ -83,7 +89,7 @@ def gradient(model: Model, steps: int, batch: int) -> Comparison:
     names = "forward and backward", "differences of IPOPT's solutions"
     sides: Sides = {
         names[0]: lambda: both(layer(model, steps, True), initial, v),
-        names[1]: lambda: Side(lambda: differences(ipopt(model, steps), initial.detach(), v)),
+        names[1]: lambda: Side(partial(differences, ipopt(model, steps), initial.detach(), v)),
     }
     return Comparison(sides, [Pair(f"{model.name}, T = {steps}, batch {batch}, gradient", *names)])
 
@@ -104,7 +110,7 @@ def growth(steps: int) -> Comparison:
     v = torch.ones(1, 3 * steps, dtype=initial.dtype)
     sides: Sides = {
         BOTH: lambda: both(layer(PENDULUM, steps, True), initial.clone().requires_grad_(), v),
-        IPOPT: lambda: Side(lambda: (ipopt(PENDULUM, steps)(initial),)),
+        IPOPT: partial(one_by_one, PENDULUM, steps, initial),
     }
     target = Target(at_most=3) if steps == 3000 else Target()
     claim, note = f"pendulum, T = {steps}, batch 1, forward and backward: IPOPT", "IPOPT's forward alone"
@@ -147,8 +153,8 @@ class Quadratic:
         found: Tensor = y["u"] if isinstance(y, dict) else y
         return found
 
-    def others(self, x: Tensor) -> Tensor:
-        found = piqp(self.P, self.c(x[0].numpy()), self.G, self.low, self.high)
+    def others(self, solve: Callable[..., Any], x: Tensor) -> Tensor:
+        found = solve(self.P, self.c(x[0].numpy()), self.G, self.low, self.high)
         return torch.from_numpy(found[: x.shape[-1]]).unsqueeze(0)
 
 
@@ -199,8 +205,11 @@ def program(name: str, problem: Quadratic, x: Tensor) -> Comparison:
     def ours() -> tuple[Tensor, ...]:
         return torch.autograd.grad(problem.ours(wanted), wanted, v)
 
-    def others() -> tuple[Tensor, ...]:
-        ahead, behind = (problem.others(x + sign * NUDGE * direction) for sign in (1, -1))
+    def solutions(solve: Callable[..., Any]) -> tuple[Tensor, ...]:
+        return (problem.others(solve, x),)
+
+    def slope(solve: Callable[..., Any]) -> tuple[Tensor, ...]:
+        ahead, behind = (problem.others(solve, x + sign * NUDGE * direction) for sign in (1, -1))
         return ((v * (ahead - behind)).sum() / (2 * NUDGE),)
 
     def forward() -> Side:
@@ -210,9 +219,9 @@ def program(name: str, problem: Quadratic, x: Tensor) -> Comparison:
     solves = "two solutions by piqp"
     sides: Sides = {
         FORWARD: forward,
-        PIQP: lambda: Side(lambda: (problem.others(x),)),
+        PIQP: lambda: Side(partial(solutions, piqp())),
         BOTH: lambda: Side(ours, check=lambda: ((ours()[0] * direction).sum(),)),
-        solves: lambda: Side(others),
+        solves: lambda: Side(partial(slope, piqp())),
     }
     pairs = [
         Pair(f"{name}, {n} samples, forward: piqp", FORWARD, PIQP, note="solutions compared"),

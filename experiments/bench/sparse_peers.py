@@ -67,11 +67,16 @@ def differences(solve: Solve, initial: Tensor, v: Tensor, step: float = 1e-3) ->
     return (torch.stack(columns, -1),)
 
 
-def piqp(P: Any, c: Any, G: Any, low: Any, high: Any) -> np.ndarray[Any, Any]:
-    """A quadratic program with sparse matrices: c and the bounds of G u are vectors."""
-    solver = load("piqp").SparseSolver()
-    solver.settings.eps_abs = solver.settings.eps_rel = TIGHTEST
-    solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = TIGHTEST
-    solver.setup(P, c, None, None, G, low, high)
-    solver.solve()
-    return np.array(solver.result.x)
+def piqp() -> Callable[..., Any]:
+    """Quadratic programs with sparse matrices, as a function of P, c, G and the bounds of G u."""
+    library = load("piqp")
+
+    def solve(P: Any, c: Any, G: Any, low: Any, high: Any) -> Any:
+        solver = library.SparseSolver()
+        solver.settings.eps_abs = solver.settings.eps_rel = TIGHTEST
+        solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = TIGHTEST
+        solver.setup(P, c, None, None, G, low, high)
+        solver.solve()
+        return np.array(solver.result.x)
+
+    return solve
