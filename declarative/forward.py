@@ -116,6 +116,13 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
     return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
 
 
+def outlined(call: Call, xs: tuple[Tensor, ...]) -> tuple[Batch, Tensor]:
+    """The problems of a call before they are solved, and a point of each, (size, m)."""
+    with torch.no_grad(), without_saved_tensor_hooks():
+        first = _candidates(call, xs, None)[0]
+        return _inspected(call, xs, first), flat(first)
+
+
 def _solve_and_assess(
     plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor
 ) -> tuple[RawSolution, Assessment | None, Assessment]:

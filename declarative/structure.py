@@ -24,7 +24,7 @@ from .linear import (
     System,
 )
 from .linear.directions import unforeseeable
-from .linear.sparse import NoPattern, Pattern, SparseLayout, SparseSystem, pattern_of_slope
+from .linear.sparse import NoPattern, SparseLayout, SparseSystem, pattern_of_slope
 from .problem import Batch, Expansion
 from .torchside import value_is_hidden
 
@@ -202,21 +202,29 @@ def shapes_of(batch: Batch) -> Hashable:
 
 def _find_layout(batch: Batch, u: Tensor, structure: Structure) -> Layout:
     try:
-        layout = SparseLayout.of(_pattern(batch, u), batch.p, u.device)
+        layout = sparse_layout(batch, u)
     except NoPattern as error:
         if structure == "sparse":
             raise ValueError(f"structure='sparse' cannot be had: {error}. Use structure='dense' or 'auto'.") from error
         return DENSE
-    size = batch.m + batch.k
-    worth = layout.kkt.symbolic.fill < FILL * size * size / 2
-    return layout if worth or structure == "sparse" else DENSE
+    return layout if structure == "sparse" or share_of_dense(layout) < FILL else DENSE
 
 
-def _pattern(batch: Batch, u: Tensor) -> Pattern:
-    """Which entries of H and A can differ from zero, from the functions of one problem."""
+def share_of_dense(layout: SparseLayout) -> float:
+    """How many of the entries of a dense factor the sparse one has."""
+    return 2 * layout.kkt.symbolic.fill / layout.kkt.symbolic.size**2
+
+
+def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
+    """Which entries of H and A can differ from zero, from the functions of one problem, analysed.
+
+    Raises:
+        NoPattern: they are not sparse, or the functions cannot be followed.
+    """
     one = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
     multipliers = u.new_ones(batch.k)
-    return pattern_of_slope(batch.slope_of_one, u[0].detach(), multipliers, one)
+    pattern = pattern_of_slope(batch.slope_of_one, u[0].detach(), multipliers, one)
+    return SparseLayout.of(pattern, batch.p, u.device)
 
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Ready-made layers: each states itself declaratively, then adds its fast paths."""
 
 from .ball import BallProjection
+from .control import OptimalControl
 from .eigen import Eigenvectors
 from .layer import Layer
 from .least_squares import LeastSquares
@@ -18,6 +19,7 @@ __all__ = [
     "EqualityQP",
     "Layer",
     "LeastSquares",
+    "OptimalControl",
     "OptimalTransport",
     "QuadraticProgram",
     "RobustPooling",

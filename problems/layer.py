@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from declarative import DeclarativeNode, Rule, Solution, Solver
 from declarative.inputs import check_devices, refuse_without_values
 from declarative.problem import Function
+from declarative.reports.structure import StructureReport
 
 from .settings import Setting
 from .shapes import arrange
@@ -123,6 +124,11 @@ class Layer(DeclarativeNode):
         """Solve the batch and return all that is known about it: see :meth:`DeclarativeNode.solve`."""
         solution = super().solve(*xs, start=start)
         return dataclasses.replace(solution, y=self._blanked(solution.y, xs))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def structure(self, *xs: Tensor) -> StructureReport:
+        """How large the problems are and what is chosen for them: see :meth:`DeclarativeNode.structure`."""
+        return super().structure(*self.prepare(*xs))
 
     def _blanked(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
         where = self.blank(*xs)

@@ -36,6 +36,7 @@ ROOMS = [
     "declarative.implicit",
     "declarative.theory",
     "declarative.adaptive",
+    "declarative.reports.structure",
     "declarative.node",
     "declarative.reports",
     "declarative",

@@ -29,6 +29,7 @@ from ..torchside import ordinary_mode
 from .finite_differences import Comparison, compare_gradient
 from .replay import compare_replay
 from .result import CheckError, CheckResult, Grade, Line, guarded
+from .structure import report_structure
 
 __all__ = ["CheckError", "CheckResult", "Grade", "Line", "check"]
 
@@ -75,6 +76,7 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
     yield Line("captured parameters", "none", Grade.PASS)
     yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
     yield _solved_line(solved, corner_hint(call.batch(inputs.xs, solved), solved.y, solved.codes))
+    yield from guarded("structure", lambda: iter([_structure_line(call, inputs)]))
     good = solved.converged
     yield from guarded("optimality", lambda: _optimality_lines(spec.point(call, inputs.xs, solved)))
     some = bool(good.any())  # if none, the second-order conditions may tell why
@@ -134,6 +136,11 @@ def _solved_line(solved: Solution, hint: str) -> Line:
     kinds = [kind for kind in Status if bool((failed == kind).any())]
     advice = [f"{kind.name.lower()}: {kind.advice}" for kind in kinds]
     return Line("solved", value, Grade.FAIL, " ".join([*advice, hint] if hint else advice))
+
+
+def _structure_line(call: Call, inputs: Inputs) -> Line:
+    found = report_structure(call, inputs.xs)
+    return Line("structure", f"{found.chosen}, because {found.reason}", Grade.PASS)
 
 
 def _optimality_lines(point: Point) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""The process in which the memory of optimal transport is measured: its arguments are the size and the batch.
+"""A process in which memory is measured: its arguments are what of, ``transport`` or ``pendulum``, and the size.
 
 It prints the bytes by which forward and backward together rise above what is in use when the inputs are there.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,21 +15,35 @@ import torch
 from problems import OptimalTransport
 
 from ..shared.inputs import Draw
+from .trajectories import PENDULUM, flat
+
+Work = Callable[[], object]
 
 
-def rise(size: int, batch: int, gamma: float = 10.0) -> int:
+def transport(size: int, gamma: float = 10.0) -> Work:
+    """Of a cost matrix."""
+    layer, draw = OptimalTransport(gamma), Draw(1, torch.Generator().manual_seed(0))
+    M, v = draw.uniform(size, size).requires_grad_(), draw.normal(size, size)
+    return lambda: torch.autograd.grad(layer(M), M, v)
+
+
+def pendulum(size: int) -> Work:
+    """Over so many steps."""
+    layer, initial = PENDULUM.layer(size, structure="sparse"), PENDULUM.initial(1).requires_grad_()
+    return lambda: torch.autograd.grad(flat(layer(initial)).sum(), initial)
+
+
+KINDS = {"transport": transport, "pendulum": pendulum}
+
+
+def rise(kind: str, size: int) -> int:
     """The bytes that forward and backward take at most."""
     torch.set_num_threads(1)
-    layer, draw = OptimalTransport(gamma), Draw(batch, torch.Generator().manual_seed(0))
-    _both(layer, draw.uniform(3, 3).requires_grad_(), draw.normal(3, 3))  # loads what is loaded late
-    M, v = draw.uniform(size, size).requires_grad_(), draw.normal(size, size)
+    KINDS[kind](3)()  # loads what is loaded late
+    work = KINDS[kind](size)
     before = _status("VmRSS")
-    _both(layer, M, v)
+    work()
     return _status("VmHWM") - before
-
-
-def _both(layer: OptimalTransport, M: torch.Tensor, v: torch.Tensor) -> None:
-    torch.autograd.grad(layer(M), M, v)
 
 
 def _status(name: str) -> int:
@@ -44,4 +59,4 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    print(rise(int(sys.argv[1]), int(sys.argv[2])))
+    print(rise(sys.argv[1], int(sys.argv[2])))

@@ -180,6 +180,13 @@ def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
     return float(np.polyfit(logs[0], logs[1], 1)[0])
 
 
+def memory_of(kind: str, size: int) -> float:
+    """The megabytes that forward and backward take at most, in a process of their own."""
+    words = [sys.executable, "-m", "experiments.bench.memory", kind, str(size)]
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    return int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
+
+
 @dataclass(frozen=True)
 class Memory:
     """What forward and backward of optimal transport take at most, in a process of their own."""
@@ -191,9 +198,7 @@ class Memory:
         claim = f"transport {self.size} x {self.size}: memory of forward and backward"
         if run.only not in claim:
             return
-        words = [sys.executable, "-m", "experiments.bench.memory", str(self.size), "1"]
-        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-        taken = int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
+        taken = memory_of("transport", self.size)
         plan, names = 8 * self.size**2 / 1e6, ("peak above the inputs", "the plan")
         ratio, of, note = taken / plan, "ours / other", "a fresh process"
         yield Row.of_values(claim, names, (taken, plan), ratio, of, self.target, note, "MB")

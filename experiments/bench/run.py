@@ -18,7 +18,7 @@ from declarative.table import as_html, as_text
 
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
-from . import figures, layers, nodes
+from . import figures, layers, nodes, sparse
 from .peers import Peers
 from .rows import Point, Row, Run
 
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command line."""
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose claim contains it")
+    parser.add_argument("--compiled", action="store_true", help="sparse problems also compiled: a minute a shape")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +36,11 @@ def run(args: argparse.Namespace) -> int:
     rows = []
     with warnings.catch_warnings(), one_thread(), Peers() as peers:
         warnings.simplefilter("ignore", DeprecationWarning)  # of the peers, for their authors
-        studies = chain(nodes.studies(args.quick, peers), layers.studies(args.quick))
+        studies = chain(
+            nodes.studies(args.quick, peers),
+            layers.studies(args.quick),
+            sparse.studies(args.quick, args.compiled),
+        )
         for row in (row for study in studies for row in study.rows(plan)):
             rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims
             print(f"{row.claim}: {row.ratio:.3g} {rows[-1].met}".rstrip(), flush=True)

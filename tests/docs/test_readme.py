@@ -35,7 +35,13 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_they_say(page):
 
 @pytest.mark.parametrize(
     ("example", "steps", "limit"),
-    [("own_constraint", 12, 0.9), ("learn_to_match", 12, 0.8), ("robust_fit", 5, 0.9), ("energy_network", 12, 0.6)],
+    [
+        ("own_constraint", 12, 0.9),
+        ("learn_to_match", 12, 0.8),
+        ("robust_fit", 5, 0.9),
+        ("energy_network", 12, 0.6),
+        ("learn_pendulum", 12, 0.2),
+    ],
 )
 def test_an_example_learns(example, steps, limit):
     main = runpy.run_path(str(ROOT / "examples" / f"{example}.py"))["main"]

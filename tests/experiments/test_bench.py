@@ -185,7 +185,17 @@ def test_the_whole_table_is_written(quick: Path) -> None:
     assert list(rows[0]) == [field.name for field in fields(Row)]
     claims = [row["claim"] for row in rows]
     assert len(claims) == len(set(claims))
-    for word in ("nonlinear", "backward alone", "sphere", "Hessian", "equality QP", "inequalities", "memory", "QP,"):
+    for word in (
+        "nonlinear",
+        "backward alone",
+        "sphere",
+        "Hessian",
+        "equality QP",
+        "inequalities",
+        "memory",
+        "QP,",
+        "pendulum",
+    ):
         assert any(word in claim for claim in claims)
     for row in rows:
         assert row["note"].startswith("skipped") or float(row["ours_value"]) > 0
@@ -200,7 +210,7 @@ def test_both_sides_compute_the_same(quick: Path) -> None:
 
 def test_plots_and_a_piece_of_the_report_are_left(quick: Path) -> None:
     pictures = sorted(quick.glob("*.png"))
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     assert all(min(imread(path).shape[:2]) > 300 for path in pictures)
     piece = (quick / "bench.html").read_text(encoding="utf-8")
     assert piece.count("<tr>") == 1 + len(read(quick / "bench.csv"))

@@ -28,12 +28,14 @@ from declarative import (
     compare,
     conformance,
 )
+from problems import OptimalControl
 from problems.layer import Options
 from tests.support.fuzz_table import attempt, odd_objects, odd_tensors
 from tests.support.helpers import half_square, normalise
 from tests.support.problem_table import TABLE, Case
 
 X = torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=torch.float64)
+OF_FUNCTIONS = {"Layer", "OptimalControl"}  # which the user writes: not in the table
 ONE_EACH = list({type(case.layer): case for case in TABLE}.values())
 METHODS: dict[str, Callable[..., Any]] = {
     "solve": lambda node, *xs: node.solve(*xs),
@@ -154,7 +156,7 @@ def test_the_arguments_of_a_node():
     tally.verdict(500)
 
 
-@pytest.mark.parametrize("kind", [getattr(problems, name) for name in problems.__all__ if name != "Layer"])
+@pytest.mark.parametrize("kind", [getattr(problems, name) for name in problems.__all__ if name not in OF_FUNCTIONS])
 def test_the_arguments_of_the_layers(kind):
     tally = Tally()
     xs = next([x.detach() for x in case.inputs()] for case in TABLE if type(case.layer) is kind)
@@ -164,6 +166,16 @@ def test_the_arguments_of_the_layers(kind):
     for right in ("exact", "identity"):
         tally(f"gradient {right}", lambda right=right: kind(gradient=right)(*xs))
     tally.verdict(80, share=0.001)
+
+
+def test_the_arguments_of_control():
+    tally = Tally()
+    good = {"step": lambda x, u: x + u, "cost": lambda x, u: x.square().sum() + u.square().sum(), "steps": 2}
+    for argument in {*inspect.signature(OptimalControl).parameters, *Options.__annotations__} - {"options"}:
+        for name, value in odd(X):
+            given = {**good, "controls": 3, argument: value}
+            tally(f"{argument} {name}", lambda given=given: OptimalControl(**given)(X)["states"])
+    tally.verdict(300, share=0.001)
 
 
 @pytest.mark.parametrize("kind", SOLVERS_AND_RULES)
@@ -200,4 +212,4 @@ def test_the_state_of_an_adaptive_rule():
 def test_every_public_name_is_here():
     called = {kind.__name__ for kind in SOLVERS_AND_RULES} | {"DeclarativeNode", "check", "compare", "conformance"}
     assert called | NOT_CALLED == set(declarative.__all__)
-    assert {type(case.layer).__name__ for case in ONE_EACH} | {"Layer"} == set(problems.__all__)
+    assert {type(case.layer).__name__ for case in ONE_EACH} | OF_FUNCTIONS == set(problems.__all__)
