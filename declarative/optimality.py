@@ -38,6 +38,7 @@ FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero wh
 SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
+SLOW = 0.5  # of a step is what the next one, by the same factors, is at most where a solution is near
 EVEN = 0.1  # of each other: slack and multiplier, relatively, if it is not clear which of them vanishes
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
@@ -143,8 +144,10 @@ def assess(
         distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
-        again = _second_step(batch, u + step, multipliers - change, active, factors)
-        distance = torch.where(near, torch.maximum(distance, largest(_ratio(again.abs(), scale))), distance)
+        again = largest(_ratio(_second_step(batch, u + step, multipliers - change, active, factors).abs(), scale))
+        blur = ROUNDING * largest(_ratio(_shaken(terms, factors, noise).abs(), scale))
+        stuck = (again > SLOW * distance) & (distance > blur)  # as on a slope with a spike of curvature in it
+        distance = torch.where(near, torch.where(stuck, torch.inf, torch.maximum(distance, again)), distance)
     if minimum:
         near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
@@ -286,9 +289,15 @@ def _without_rounding(
     """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
     sizes = ((left, terms.force), (gap, terms.terms))
     step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
-    shaken, _ = factors(*(2 * noise * size * irregular(x) for x, size in sizes))
-    trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
+    blur = largest(_ratio(_shaken(terms, factors, noise).abs(), scale))
+    trusted = torch.maximum(distance, blur) <= DOUBTFUL
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
+
+
+def _shaken(terms: _Terms, factors: Any, noise: float) -> Tensor:  # (batch, m)
+    """A step that rounding errors of the conditions lead to."""
+    step: Tensor = factors(*(2 * noise * size * irregular(size) for size in (terms.force, terms.terms)))[0]
+    return step
 
 
 def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, noise: float) -> Tensor:  # (batch,)

@@ -119,6 +119,13 @@ def test_a_function_that_changes_its_input_is_refused():
         node(X.clone())
 
 
+def test_an_input_that_is_not_finite_is_a_status_even_where_nothing_depends_on_it():
+    node = DeclarativeNode(lambda x, u: (u - x[:1]).square().sum(), start=1, on_failure="mask")
+    with pytest.warns(NumericalWarning, match="not_finite"):
+        solution = node.solve(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
+    assert solution.status == [Status.NOT_FINITE, Status.CONVERGED]
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("solver", ["closed form", "scipy"])
 def test_inputs_that_are_not_finite_are_a_status_of_their_problem(solver, bad):

@@ -13,7 +13,7 @@ from torch import Tensor
 from declarative import Chain, DeclarativeNode, Newton, NumericalWarning, Scipy, Solver, Status
 from declarative.problem import Batch, Problem
 from declarative.solution import RawSolution
-from declarative.solvers.certificate import proves_infeasible
+from declarative.solvers.certificate import proves_infeasible, proves_unbounded
 from tests.support.helpers import DOUBLE
 
 T = torch.tensor([1.0, 2.0, 30.0], dtype=DOUBLE)
@@ -105,6 +105,13 @@ def test_nothing_is_proved_of_a_problem_that_has_a_feasible_point(function, kind
     sizes = (count, 0) if kind == "equality" else (0, count)
     batch = Batch(Problem(square, **{kind: function}), (x,), (0,), 200, torch.Size([3]), *sizes)
     assert not proves_infeasible(batch, u, start).any()
+
+
+def test_what_falls_far_and_rises_in_the_end_is_not_unbounded():
+    far, start = torch.full((2, 1), 2e3, dtype=DOUBLE), torch.zeros(2, 1, dtype=DOUBLE)
+    x = torch.tensor([1e-6, 0.0], dtype=DOUBLE)
+    batch = Batch(Problem(lambda x, u: (x * u.square() - u).sum()), (x,), (0,), 2, torch.Size([1]), 0, 0)
+    assert proves_unbounded(batch, far, start).tolist() == [False, True]
 
 
 def test_without_constraints_there_is_nothing_to_prove():

@@ -106,7 +106,7 @@ CHANGES = {
 def test_captured_tensors_are_read_anew(solver, change):
     module, x = Module(), randn(4, 3).requires_grad_()
     formula = (lambda x: module.scale * x) if solver == "closed form" else solver
-    node = DeclarativeNode(module.forward, solver=formula, start=3, record=True)
+    node = DeclarativeNode(lambda x, u: module(x, u), solver=formula, start=3, record=True)  # not an input of the node
     for factor in (2.0, 6.0):
         for _ in range(2):
             y = node(x)
@@ -122,6 +122,17 @@ def test_a_captured_tensor_of_another_precision_is_traced_anew():
     node(x)
     scale.data = torch.tensor(5.0, dtype=DOUBLE)
     assert relative(node(x), 5 * x) < 1e-12
+
+
+def test_a_captured_tensor_of_another_shape_is_not_replayed():
+    scale, x = torch.ones(2, dtype=DOUBLE), randn(4, 3)
+    node = DeclarativeNode(
+        lambda x, u: (u - scale.sum() / len(scale) * x).square().sum(), solver="newton", start=3, record=True
+    )
+    node(x)
+    scale.data = torch.ones(4, dtype=DOUBLE)
+    with pytest.raises(RecordingError, match="have changed"):
+        node(x)
 
 
 def test_a_captured_tensor_that_comes_to_need_a_gradient_is_refused():

@@ -157,9 +157,19 @@ def test_a_valley_between_equal_walls_that_falls_for_ever_is_no_solution():
     assert not solved(node, x).converged.any()
 
 
+@pytest.mark.parametrize("width", [1e-6, 1e-9, 1e-12])
+def test_a_spike_of_curvature_on_a_slope_is_no_solution(width):
+    def objective(x, u):
+        return ((u - 1).square() + width**2).sqrt().sum() - 1.5 * u.sum() + (u - x).square().sum()
+
+    x = torch.full((1, 1), 3.0, dtype=DOUBLE)
+    assert not solved(DeclarativeNode(objective, solver=torch.ones_like, on_failure="mask"), x).converged
+    assert relative(DeclarativeNode(objective, start=torch.ones(1, dtype=DOUBLE))(x), x + 0.25) < 1e-6
+
+
 @each_dtype
 @pytest.mark.parametrize("gap", [1e-2, 3.0])
-@pytest.mark.parametrize("decades", [4, 7])
+@pytest.mark.parametrize("decades", [0, 4, 7])
 def test_constraints_that_exclude_each_other_are_seen_in_all_units(decades, gap, dtype):
     unit = torch.tensor([10.0**decades, 10.0**-decades], dtype=DOUBLE)
 
@@ -178,7 +188,7 @@ def test_constraints_that_exclude_each_other_are_seen_in_all_units(decades, gap,
         DeclarativeNode(objective, None, lambda _, u: torch.stack([total(u) + gap, -total(u)]), **options),
     )
     for node in nodes:
-        assert not solved(node, torch.tensor([[1.0, 2.0]], dtype=dtype)).converged.any()
+        assert not solved(node, torch.tensor([[1.0, 2.0], [30.0, -20.0]], dtype=dtype)).converged.any()
 
 
 def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def test_the_simplex_projection_of_large_scores_keeps_its_digits():
-    x = (64 * randn(5, 6)).round() / 64  # exact, as are the sums with 2^30
+    x = (16 * randn(50, 6)).round() / 64  # exact, as are the sums with 2^30
     assert relative(SimplexProjection()(x + 2.0**30), SimplexProjection()(x)) < 1e-15
 
 
@@ -35,8 +35,22 @@ def test_the_radius_has_a_gradient(norm: float):
     radius = torch.tensor([1.5, 2.0, 0.7], dtype=DOUBLE, requires_grad=True)
     r = radius.unsqueeze(-1)
     truth = x * (r / x.norm(dim=-1, keepdim=True)).clamp(max=1.0) if norm == 2 else torch.minimum(r, x.abs()) * x.sign()
-    (expected,) = torch.autograd.grad((truth * v).sum(), radius)
-    (found,) = torch.autograd.grad((BallProjection(norm=norm)(x, radius) * v).sum(), radius)
+    (expected,) = torch.autograd.grad((truth * v).sum(), radius, retain_graph=True)
+    layer = BallProjection(norm=norm)
+    (found,) = torch.autograd.grad((layer(x, radius) * v).sum(), radius)
+    assert relative(found, expected) < 1e-12
+    (one_by_one,) = torch.autograd.grad((truth * torch.ones_like(v)).sum(), radius)
+    pushed = torch.func.jvp(lambda radius: layer(x, radius), (radius.detach(),), (torch.ones_like(radius),))[1]
+    assert relative(pushed.sum(-1), one_by_one) < 1e-12
+
+
+def test_the_multiplier_of_the_simplex_has_a_gradient():
+    """It is t of x - t, minus the mean excess of the support."""
+    x = randn(4, 5).requires_grad_()
+    layer = SimplexProjection()
+    found, expected = (
+        torch.autograd.grad(one.solve(x).multipliers.pow(2).sum(), x)[0] for one in (layer, layer.generic())
+    )
     assert relative(found, expected) < 1e-12
 
 
