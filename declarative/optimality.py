@@ -38,6 +38,7 @@ FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero wh
 SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
+EVEN = 0.1  # of each other: slack and multiplier, relatively, if it is not clear which of them vanishes
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
 TRIES = 3  # of which inequalities are tight
@@ -285,7 +286,7 @@ def _without_rounding(
     """The distance that is left if what rounding errors explain counts as zero; unless they could explain anything."""
     sizes = ((left, terms.force), (gap, terms.terms))
     step, _ = factors(*(-_without(x, ROUNDING * noise * size) for x, size in sizes))
-    shaken, _ = factors(*(noise * size * irregular(x).sign() for x, size in sizes))
+    shaken, _ = factors(*(2 * noise * size * irregular(x) for x, size in sizes))
     trusted = torch.maximum(distance, largest(_ratio(shaken.abs(), scale))) <= DOUBTFUL
     return torch.where(trusted, largest(_ratio(step.abs(), scale)), distance)
 
@@ -297,7 +298,7 @@ def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, n
     that along which rounding errors lead furthest; what is not finite at its end is a wall.
     """
     none = torch.zeros_like(terms.values)
-    way, _ = factors(noise * terms.force * irregular(terms.u).sign(), none)
+    way, _ = factors(noise * terms.force * irregular(terms.u), none)
     push = noise * terms.force * way.sign()
     way, _ = factors(push, none)
     expected = ROUNDING * (push * way).sum(-1)
@@ -380,9 +381,12 @@ class _Terms:
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((self.effect(pull) <= noise) | idle, 0.0, pull)
         touching = (slack.abs() <= noise * self.terms) & (pull > 0)
-        weak = (self.effect(pull) <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
-        weak = ~self.equality & (weak | self.is_lost(dtype))
-        pushes = pull.sign() * self.effect(pull) > _ratio(slack, size)
+        effect, share = self.effect(pull), _ratio(slack, size)
+        more, less = torch.maximum(effect, share.abs()), torch.minimum(effect, share.abs())
+        undecided = (more <= tolerance) & (less > EVEN * more)  # the point is not good enough to tell
+        weak = (effect <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
+        weak = ~self.equality & (weak | undecided | self.is_lost(dtype))
+        pushes = pull.sign() * effect > share
         active = self.equality | ((pushes | touching) & ~weak)
         return torch.where(active, self.multipliers, 0.0), active, weak
 

@@ -49,10 +49,9 @@ def polish(
             new = assess(batch, u, estimate_multipliers(batch, u, near), dtype=dtype, travel=travel, minimum=minimum)
             better = _length(new, u) < _length(best, u)
             best = best.put(better.nonzero().flatten(), new.take(better))
-    exact = EXACT * torch.finfo(u.dtype).eps
-    improving = (_length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE) & (
-        best.residual > exact
-    )
+    exact, loose = EXACT * torch.finfo(u.dtype).eps, optimality_tolerance(u.dtype)
+    close = _length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE
+    improving = close & ((best.residual > exact) | (best.stationarity > loose))
     for _ in range(STEPS):
         if not bool(improving.any()):
             break
@@ -66,11 +65,15 @@ def polish(
         way = None if travel is None else travel[rows]
         new = assess(part, moved, here.multipliers + here.multiplier_step, dtype=dtype, travel=way, minimum=minimum)
         nearer = _length(new, u[rows]) < 0.9 * _length(here, u[rows])  # at a solution of size zero nothing is relative
-        better = improving[rows] & ((new.residual < here.residual) | (nearer & (new.residual < torch.inf)))
+        # Where constraints alone fix u, multipliers may be wrong at a point that is exact.
+        balanced = (here.stationarity > loose) & (new.stationarity < here.stationarity / 2) & (new.residual <= exact)
+        nearer = (nearer & (new.residual < torch.inf)) | balanced
+        better = improving[rows] & ((new.residual < here.residual) | nearer)
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])
         best = best.put(accepted, new.take(better))
-        improving = torch.zeros_like(improving).index_fill(0, accepted, True) & (best.residual > exact)
+        improving = torch.zeros_like(improving).index_fill(0, accepted, True)
+        improving = improving & ((best.residual > exact) | (best.stationarity > loose))
     doubtful = (best.residual > optimality_tolerance(dtype or u.dtype)) & (raw.codes == Status.CONVERGED)
     codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
     return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes, assessment=best)

@@ -1,6 +1,7 @@
 """Solutions and gradients against closed forms: problems x solvers x batch sizes x dtypes."""
 
 import contextlib
+import dataclasses
 
 import pytest
 import torch
@@ -108,3 +109,12 @@ def test_polishing_does_not_take_a_step_that_makes_it_worse():
     assert polished.y[0] == y[0]
     assert abs(polished.y[1] - 1) < 1e-15
     assert torch.equal(polished.assessment.residual, assess(batch, polished.y).residual)
+
+
+def test_polishing_mends_multipliers_where_the_constraints_alone_fix_u():
+    problem = Problem(lambda x, u: x @ u, lambda _, u: torch.stack([u.square().sum() - 25, u.prod() - 12]))
+    x, y = torch.randn(3, 2, dtype=DOUBLE), torch.tensor([[4.0, 3.0]], dtype=DOUBLE).expand(3, 2)
+    raw = dataclasses.replace(RawSolution.unsolved(y), multipliers=torch.ones(3, 2, dtype=DOUBLE))
+    found = polish(Batch(problem, (x,), (0,), 3, torch.Size([2]), 2, 0), raw).multipliers
+    rows = torch.stack([2 * y, y.flip(-1)], 1)
+    assert relative(found, torch.linalg.solve(rows.mT, x)) < 1e-12

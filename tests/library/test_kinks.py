@@ -114,3 +114,14 @@ def test_a_kink_of_a_formula_is_told(last, pull):
             node(x.requires_grad_())
         assert len(words) == 1
         assert "just active" in words[0]
+
+
+def test_a_point_too_rough_to_tell_the_sides_of_a_kink_is_told():
+    """The formula is right to five digits of single precision; with more of them the multiplier would vanish."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2, inequality=lambda _, u: -2 * u - 4, solver=lambda x: x + 4e-5
+    )
+    with listening() as words:
+        node(torch.tensor([[-2.0], [1.0]], requires_grad=True))
+    assert len(words) == 1
+    assert "1 of 2 problems have a constraint that is just active" in words[0]

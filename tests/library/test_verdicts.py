@@ -146,6 +146,17 @@ def test_a_valley_that_falls_for_ever_is_no_solution_however_far_away_zero_is(so
     assert not solution.converged.any(), solution.y
 
 
+def test_a_valley_between_equal_walls_that_falls_for_ever_is_no_solution():
+    """Rounding errors that push both unknowns to the same side do not move along it."""
+    node = DeclarativeNode(
+        lambda x, u: 30 * (u[0] + u[2] - x[0]).square() + u[1].square() + (u[2] - u[0]).exp(),
+        solver=lambda x: torch.stack([x[:, 0] / 2 + x[:, 1], 0 * x[:, 0], x[:, 0] / 2 - x[:, 1]], -1),
+        on_failure="mask",
+    )
+    x = torch.tensor([[-0.8, t] for t in (4.0, 6.0, 8.0, 10.0, 12.0)], dtype=torch.float32)
+    assert not solved(node, x).converged.any()
+
+
 @each_dtype
 @pytest.mark.parametrize("gap", [1e-2, 3.0])
 @pytest.mark.parametrize("decades", [4, 7])
