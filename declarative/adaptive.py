@@ -114,6 +114,8 @@ class Adaptive(Rule):
         certified: bool | Callable[[Point], SchurComplement] = False,
     ) -> None:
         require_counts(probe_every=probe_every, patience=patience, keep=keep)
+        if isinstance(certified, type):
+            raise TypeError(f"certified must be True, False or a function of the point, but is {certified!r}.")
         require_flags(returns=returns, **({} if callable(certified) else {"certified": certified}))
         threshold = (0.0 if certified else 0.9) if threshold is None else threshold
         fraction = (1.0 if certified else 0.5) if fraction is None else fraction
@@ -165,6 +167,15 @@ class Adaptive(Rule):
             return self._probe(call, point, v, w, wanted)
         return (self.cheap if cheap else exact).pull(point, v, w, wanted)
 
+    def _complement(self, point: Point) -> SchurComplement | None:
+        """What the user knows of the problems, if anything."""
+        if not callable(self.certified):
+            return None
+        complement: object = self.certified(point)
+        if not isinstance(complement, SchurComplement):
+            raise TypeError(f"certified must return a SchurComplement, but returned {type(complement).__name__}.")
+        return complement
+
     def _prove(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """The cheap gradient if it is proven to descend, else the exact one."""
         asked = v.ne(0).any(-1)
@@ -172,7 +183,7 @@ class Adaptive(Rule):
         cheap: tuple[Tensor, ...] = ()
         if bool(asked.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
             cheap = self.cheap.pull(point, v, w, wanted)
-            complement = self.certified(point) if callable(self.certified) else None
+            complement = self._complement(point)
             proof = certify(point, v, cheap, wanted, complement, share=self.threshold)
             proven = float(proof.descends[asked].double().mean()) >= self.fraction
         with self._lock:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .functions import UserFunction, as_written, count_weights, has_objective, layout_of
+from .functions import UserFunction, as_written, count_weights, has_objective, nesting_of
 from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
@@ -29,7 +29,7 @@ from .remedies import (
 from .solution import Status
 from .starts import Start, one_problem
 from .torchside import has_tangent, in_transform, is_mapped, versions
-from .unknowns import Layout
+from .unknowns import Nesting
 
 FUNCTIONS = ("objective", "equality", "inequality")
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
@@ -137,7 +137,7 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
         own = len(batch.xs) - count_weights(function)
         pairs = zip(batch.xs[:own], batch.in_dims, strict=False)
         shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
-        unknown = layout_of(function) or tuple(batch.shape)
+        unknown = nesting_of(function) or tuple(batch.shape)
         error.add_note(explain(error, name, as_written(function), [*shapes, unknown], dtype))
         raise
 
@@ -183,8 +183,8 @@ def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None
 
 
 def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
-    layout = layout_of(problem.objective)
-    parts = {"": start.shape} if layout is None else dict(zip(layout.names, layout.shapes, strict=True))
+    nesting = nesting_of(problem.objective)
+    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
     if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
         return
     for name, shape in parts.items():
@@ -196,20 +196,20 @@ def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
 
 def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
     """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
-    one, layout = one_problem(inputs), layout_of(problem.objective)
-    row = start[0] if layout is None else torch.cat([x[0].flatten() for x in layout.parts(start)])
+    one, nesting = one_problem(inputs), nesting_of(problem.objective)
+    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
     u = row.detach().to(device=one[0].device, dtype=inputs.work)
-    of_rows = None if layout is None else layout.of_rows()
+    of_rows = None if nesting is None else nesting.of_rows()
     try:
         with torch.no_grad():
-            values = {name: _with_layout(f, of_rows)(*one, u) for name, f in _functions(problem)}
+            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in _functions(problem)}
     except Exception:  # the functions may raise anything
         return False
     return all(value.dim() <= (name != "objective") for name, value in values.items())
 
 
-def _with_layout(function: Function, layout: Layout | None) -> Function:
-    return dataclasses.replace(function, layout=layout) if isinstance(function, UserFunction) else function
+def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
+    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function
 
 
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .torchside import match_tree
-from .unknowns import Layout as Nesting
+from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
 ONE = "a number, a tensor of u's shape, None, or a function (*xs) of the inputs of one problem"

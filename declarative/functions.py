@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .modules import Weights, unbound
 from .torchside import flatten_tree
-from .unknowns import Layout, is_nested
+from .unknowns import Nesting, is_nested
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class UserFunction:
     Attributes:
         name: ``objective``, ``equality`` or ``inequality``.
         written: the user's function of ``(*xs, u)``.
-        layout: how the user's unknowns are nested, if there are several; u is then flat.
+        nesting: how the user's unknowns are nested, if there are several; u is then flat.
         weights: the modules of this call, if this is a function with parameters, or others of the node are.
         returned: how the constraints were nested that the user's function has returned, by the shapes of its arguments.
             A cache: what is recorded is called but once.
@@ -29,14 +29,14 @@ class UserFunction:
 
     name: str
     written: Callable[..., Any]
-    layout: Layout | None = None
+    nesting: Nesting | None = None
     weights: Weights | None = None
-    returned: dict[Hashable, Layout] = field(default_factory=dict, compare=False, repr=False)
+    returned: dict[Hashable, Nesting] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, *arguments: Tensor) -> Any:
         *xs, u = arguments
         own = len(xs) - count_weights(self)
-        value = self._call(xs[:own], xs[own:], u if self.layout is None else self.layout.split(u))
+        value = self._call(xs[:own], xs[own:], u if self.nesting is None else self.nesting.split(u))
         if self.name == "objective":
             return value
         return self._flat((*(x.shape for x in xs[:own]), u.shape), value, u)
@@ -46,16 +46,16 @@ class UserFunction:
         if not (is_nested(value) or isinstance(value, list)):
             self.returned.pop(shapes, None)
             return value
-        now, before = Layout.of(value, self.name), self.returned.get(shapes)
-        layout = self.returned[shapes] = before if before is not None and before.fits(now) else now
-        return layout.join(value) if layout.shapes else u.new_zeros(0)
+        now, before = Nesting.of(value, self.name), self.returned.get(shapes)
+        nesting = self.returned[shapes] = before if before is not None and before.fits(now) else now
+        return nesting.join(value) if nesting.shapes else u.new_zeros(0)
 
     def _call(self, xs: Sequence[Tensor], weights: Sequence[Tensor], u: Any) -> Any:
         if self.weights is None or self.name not in self.weights.owners:
             return self.written(*xs, u)
         return self.weights.call(self.name, unbound(self.written), weights, (*xs, u))
 
-    def layout_returned(self, shapes: Sequence[torch.Size]) -> Layout | None:
+    def nesting_returned(self, shapes: Sequence[torch.Size]) -> Nesting | None:
         """How the constraints are nested for arguments of these shapes; None: they are one vector."""
         return self.returned.get(tuple(shapes))
 
@@ -76,9 +76,9 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     return function.written if isinstance(function, UserFunction) else function
 
 
-def layout_of(function: Callable[..., Any]) -> Layout | None:
+def nesting_of(function: Callable[..., Any]) -> Nesting | None:
     """How the unknowns of a function are nested, if there are several."""
-    return function.layout if isinstance(function, UserFunction) else None
+    return function.nesting if isinstance(function, UserFunction) else None
 
 
 def count_weights(function: Callable[..., Any]) -> int:

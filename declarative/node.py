@@ -16,7 +16,7 @@ from .arguments import require_flags
 from .boundary import refuse_batched_start
 from .derivatives import Derivatives, SystemBuilder
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import has_objective, layout_of
+from .functions import has_objective, nesting_of
 from .gradients import Rule
 from .implicit import Spec, apply, objective_of
 from .inputs import Inputs, check_in_dims, refuse_tracing, refuse_without_values
@@ -297,8 +297,8 @@ class DeclarativeNode(nn.Module):
         wanted = differentiated_inputs(xs)
         with ordinary_mode((*xs, v)) as (*given, v):
             inputs, call, solution = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
-            layout = layout_of(call.plan.problem.objective)
-            v = v if layout is None else layout.join(v, "v")
+            nesting = nesting_of(call.plan.problem.objective)
+            v = v if nesting is None else nesting.join(v, "v")
             with torch.no_grad():
                 return analyse_call(self._spec, inputs, call, solution, v, wanted)
 
@@ -334,7 +334,7 @@ class DeclarativeNode(nn.Module):
         refuse_without_values(xs)
         inputs, plan = bind(self._spec.plan, xs, self)
         refuse_without_values(inputs.xs)
-        warm = () if start is None else (warm_start(start, inputs, layout_of(plan.problem.objective)),)
+        warm = () if start is None else (warm_start(start, inputs, nesting_of(plan.problem.objective)),)
         refuse_batched_start(plan.problem, plan.start, inputs)
         gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
         call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients, len(xs))

@@ -545,7 +545,7 @@ def _falls(
     """
     part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
     energy = (terms.force * terms.u.abs()).sum(-1)[problems]
-    unit = directions / or_one(largest(_ratio(directions.abs(), or_one(terms.way[problems])))).unsqueeze(-1)
+    unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
 
     follow = _Follower(part, here, terms.jacobian[problems], active[problems])
 

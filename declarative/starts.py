@@ -12,7 +12,7 @@ from torch import Tensor
 from .inputs import Inputs, check_tensor, refuse_without_values
 from .solution import Solution
 from .torchside import flatten_tree, plain
-from .unknowns import Layout, Unknowns, is_nested, is_shape, is_whole
+from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
 
 Nested = dict[str, Any] | tuple[Any, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Any] | Unknowns | dict[str, Any]
@@ -73,29 +73,29 @@ def _check_nested(start: object) -> Unknowns:
             )
         checked.append(one)
     shapes = tuple(one.shape if isinstance(one, Tensor) else one for one in checked)
-    layout = Layout(tree, names, shapes)
-    return Unknowns(layout, _row(layout, checked))
+    nesting = Nesting(tree, names, shapes)
+    return Unknowns(nesting, _row(nesting, checked))
 
 
-def _row(layout: Layout, parts: Sequence[Tensor | torch.Size]) -> Tensor | torch.Size:
+def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | torch.Size:
     """The start as a row; what is not told is filled up as if nothing were."""
     if not any(isinstance(part, Tensor) for part in parts):
-        return torch.Size([layout.size])
+        return torch.Size([nesting.size])
     rows = [part if isinstance(part, Tensor) else _irregular_point(part) for part in parts]
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
 
 
-def lay_out(start: Start, inputs: Inputs) -> tuple[Layout | None, Start]:
+def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
     """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
 
     Raises:
         ValueError: several starts are for different unknowns.
     """
     starts = start if isinstance(start, list) else [start]
-    layouts = [_layout_of(one, inputs) for one in starts]
-    first = layouts[0]
-    if any(layout != first and not (layout and layout.fits(first)) for layout in layouts):
-        shown = " and ".join(str(layout or "one unknown") for layout in layouts)
+    nestings = [_nesting_of(one, inputs) for one in starts]
+    first = nestings[0]
+    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
+        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
         raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
     if first is None:
         return None, start
@@ -103,18 +103,18 @@ def lay_out(start: Start, inputs: Inputs) -> tuple[Layout | None, Start]:
     return first, flat if isinstance(start, list) else flat[0]  # type: ignore[return-value]
 
 
-def _ordered(start: Unknowns, layout: Layout) -> Tensor | torch.Size:
-    return layout.join(start.layout.split(start.row)) if isinstance(start.row, Tensor) else start.row
+def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
+    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
 
 
-def _layout_of(start: OneStart | None, inputs: Inputs) -> Layout | None:
+def _nesting_of(start: OneStart | None, inputs: Inputs) -> Nesting | None:
     if isinstance(start, Unknowns):
-        return start.layout
+        return start.nesting
     if not callable(start):
         return None
     with torch.no_grad():
         value = start(*one_problem(inputs))
-    return Layout.of(value, "start") if is_nested(value) else None
+    return Nesting.of(value, "start") if is_nested(value) else None
 
 
 def one_problem(inputs: Inputs) -> list[Tensor]:
@@ -123,10 +123,10 @@ def one_problem(inputs: Inputs) -> list[Tensor]:
     return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
 
 
-def warm_start(start: object, inputs: Inputs, layout: Layout | None) -> Tensor:  # (size, *shape)
+def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> Tensor:  # (size, *shape)
     """A start that was passed with the call: a point for each problem, such as the last solution."""
     start = start.y if isinstance(start, Solution) else start
-    start = start if layout is None else layout.join(start, "start")
+    start = start if nesting is None else nesting.join(start, "start")
     if not isinstance(start, Tensor):
         raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
     check_tensor("start", start)

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import UserFunction, has_objective, layout_of, no_objective
+from .functions import UserFunction, has_objective, nesting_of, no_objective
 from .gradients import Exact, Rule, as_rule
 from .inputs import Inputs, arrange
 from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
 from .problem import Problem
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .starts import Start, initial_points, lay_out
-from .unknowns import Layout
+from .starts import Start, find_nesting, initial_points
+from .unknowns import Nesting
 
 NAMES = ("objective", "equality", "inequality")
 
@@ -107,20 +107,20 @@ def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[
 def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
     """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
     inputs, belonging = arrange(xs, plan.in_dims), owners(plan.problem, vars(node)["_modules"])
-    layout, start = lay_out(plan.start, inputs)
-    if not belonging and layout is None:
+    nesting, start = find_nesting(plan.start, inputs)
+    if not belonging and nesting is None:
         return inputs, plan
     refuse_cycle(node, belonging)
     weights, tensors = take_weights(belonging)
     functions = functions_of(plan.problem)
-    bound = {name: dataclasses.replace(f, layout=layout, weights=weights) for name, f in functions.items()}
+    bound = {name: dataclasses.replace(f, nesting=nesting, weights=weights) for name, f in functions.items()}
     recordings, bounds = plan.recordings, plan.problem.bounds
-    bounds = None if bounds is None else bounds.bound(layout, len(inputs.xs))
+    bounds = None if bounds is None else bounds.bound(nesting, len(inputs.xs))
     plan = dataclasses.replace(
         plan,
         problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
-        start=_flat_starts(start, len(inputs.xs), layout),
-        solver=_flat_solver(plan.solver, len(inputs.xs), layout),
+        start=_flat_starts(start, len(inputs.xs), nesting),
+        solver=_flat_solver(plan.solver, len(inputs.xs), nesting),
         recordings=None if recordings is None else recordings.in_mode(weights.modes()),
     )
     return inputs.with_weights(tensors), plan
@@ -132,30 +132,30 @@ class _Flat:
 
     function: Callable[..., Any]
     own: int
-    layout: Layout | None
+    nesting: Nesting | None
     what: str
 
     def __call__(self, *xs: Tensor) -> Any:
         value = self.function(*xs[: self.own])
-        return value if self.layout is None else self.layout.join(value, f"what {self.what} returns")
+        return value if self.nesting is None else self.nesting.join(value, f"what {self.what} returns")
 
 
-def _flat_solver(solver: Solver, own: int, layout: Layout | None) -> Solver:
+def _flat_solver(solver: Solver, own: int, nesting: Nesting | None) -> Solver:
     if isinstance(solver, ClosedForm):
-        return dataclasses.replace(solver, function=_Flat(solver.function, own, layout, "the closed form"))
+        return dataclasses.replace(solver, function=_Flat(solver.function, own, nesting, "the closed form"))
     return solver
 
 
-def _flat_starts(start: Start, own: int, layout: Layout | None) -> Start:
+def _flat_starts(start: Start, own: int, nesting: Nesting | None) -> Start:
     if isinstance(start, list):
-        return [_Flat(one, own, layout, "start") if callable(one) else one for one in start]
-    return _Flat(start, own, layout, "start") if callable(start) else start
+        return [_Flat(one, own, nesting, "start") if callable(one) else one for one in start]
+    return _Flat(start, own, nesting, "start") if callable(start) else start
 
 
 def nest_point(plan: Plan, y: Tensor) -> Any:
     """Solutions of a plan that a call is bound to, as the user has nested the unknowns."""
-    layout = layout_of(plan.problem.objective)
-    return y if layout is None else layout.split(y)
+    nesting = nesting_of(plan.problem.objective)
+    return y if nesting is None else nesting.split(y)
 
 
 def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # xs: of the call, arranged
@@ -166,9 +166,9 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
     solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
-        layout = function.layout if name == "objective" else function.layout_returned(shapes)
-        if layout is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
-            nested[fields[name]] = layout.split(getattr(solution, fields[name]))
+        nesting = function.nesting if name == "objective" else function.nesting_returned(shapes)
+        if nesting is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
+            nested[fields[name]] = nesting.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
 
 

@@ -87,7 +87,7 @@ class Place:
         if isinstance(self.batch.layout, SparseLayout):
             values = self.batch.hessian(self.u, self.multipliers) if self.hessian is None else self.hessian
             return self.batch.layout.system(values, self.rows(), self.active)
-        if self.hessian is not None:
+        if self.hessian is not None and self.structure in ("auto", "dense"):
             kind = DiagonalSystem if self.hessian.shape == self.u.shape else DenseSystem
             return kind(self.hessian, self.rows(), self.active)
         diagonal = self._diagonal(self.multipliers)

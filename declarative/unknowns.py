@@ -13,7 +13,7 @@ from .torchside import build_tree, flatten_tree, map_tensors, match_tree
 
 
 @dataclass(frozen=True)
-class Layout:
+class Nesting:
     """How nested tensors lie in one row.
 
     Attributes:
@@ -23,11 +23,11 @@ class Layout:
 
     Example:
         >>> import torch
-        >>> layout = Layout.of({"x": torch.zeros(2, 2), "t": torch.zeros(())})
-        >>> layout.split(torch.arange(5.0))
+        >>> nesting = Nesting.of({"x": torch.zeros(2, 2), "t": torch.zeros(())})
+        >>> nesting.split(torch.arange(5.0))
         {'x': tensor([[0., 1.],
                 [2., 3.]]), 't': tensor(4.)}
-        >>> layout.join({"t": torch.tensor(4.0), "x": torch.ones(2, 2)})
+        >>> nesting.join({"t": torch.tensor(4.0), "x": torch.ones(2, 2)})
         tensor([1., 1., 1., 1., 4.])
     """
 
@@ -36,7 +36,7 @@ class Layout:
     shapes: tuple[torch.Size, ...]
 
     @classmethod
-    def of(cls, value: object, what: str = "it") -> Layout:
+    def of(cls, value: object, what: str = "it") -> Nesting:
         """That of nested tensors.
 
         Raises:
@@ -50,7 +50,7 @@ class Layout:
                 )
         return cls(tree, names, tuple(part.shape for part in parts))
 
-    def fits(self, other: Layout | None) -> bool:
+    def fits(self, other: Nesting | None) -> bool:
         """Whether other tensors have the same names and shapes, if in another order."""
         names = None if other is None else dict(zip(other.names, other.shapes, strict=True))
         return names == dict(zip(self.names, self.shapes, strict=True))
@@ -73,7 +73,7 @@ class Layout:
             first = last
         return parts
 
-    def of_rows(self) -> Layout:
+    def of_rows(self) -> Nesting:
         """That of the first rows of all tensors."""
         return replace(self, shapes=tuple(shape[1:] for shape in self.shapes))
 
@@ -111,7 +111,7 @@ class Layout:
 class Unknowns:
     """Where to start if there are several unknowns: as a row or, if only shapes are known, the length of one."""
 
-    layout: Layout
+    nesting: Nesting
     row: Tensor | torch.Size
 
 

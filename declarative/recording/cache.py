@@ -55,7 +55,7 @@ class Recordings:
 
     def in_mode(self, mode: Hashable) -> Recordings:
         """The graphs of another mode of the functions, such as that of a module in training."""
-        return self._modes.setdefault(mode, Recordings())
+        return self._modes.setdefault(mode, Recordings(self.compiling))
 
     def run(
         self, key: Hashable, function: Callable[..., Any], tensors: Sequence[Tensor | None], functions: Functions

@@ -40,9 +40,15 @@ class Graph:
         used = {node.target for node in traced.module.graph.nodes if node.op == "get_attr"}
         self._captured = [(x, kind_of(x)) for name, x in traced.captured.items() if name in used]
 
-    def compile(self, tensors: Sequence[Tensor]) -> None:
-        """Run as machine code from now on, if that can be had and is worth it."""
-        self._forward = compiled(self.module, [x.detach() for x in tensors]) or self._forward
+    def compile(self, tensors: Sequence[Tensor]) -> Callable[..., Any]:
+        """Run as machine code from now on, if that can be had and is worth it; returns how it was run before."""
+        before = self._forward
+        self._forward = compiled(self.module, [x.detach() for x in tensors]) or before
+        return before
+
+    def run_by(self, forward: Callable[..., Any]) -> None:
+        """Run in another way."""
+        self._forward = forward
 
     def is_current(self) -> bool:
         """Whether the captured tensors still have the shapes and dtypes that were recorded."""
@@ -72,19 +78,24 @@ def record(function: Callable[..., Any], tensors: Sequence[Tensor | None], compi
     if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
         raise RecordingError("the constants of the graph take too much memory: use record=False.")
     graph = Graph(traced)
-    if compiling:
-        graph.compile([x for x in tensors if x is not None])
-    nearby = [
-        None if x is None else _moved(x) for x in tensors
-    ]  # at a solution there are only rounding errors to compare
+    nearby = [None if x is None else _moved(x) for x in tensors]  # at a solution only rounding errors could be compared
     with torch.no_grad():
-        called, replayed = (pytree.tree_leaves(result) for result in (function(*nearby), graph(nearby)))
-    if not all(_same(x, y) for x, y in zip(called, replayed, strict=True)):
+        called = function(*nearby)
+    if not _all_same(called, graph(nearby)):
         raise RecordingError(
             "what was recorded does not reproduce the functions at another point: is there a branch, or a Python "
             "number that is computed from a tensor? Use record=False."
         )
+    if compiling:
+        replay = graph.compile([x for x in tensors if x is not None])
+        if not _all_same(called, graph(nearby)):  # a fault of the compiler's, which nobody should have to live with
+            graph.run_by(replay)
     return graph
+
+
+def _all_same(called: Any, replayed: Any) -> bool:
+    pairs = zip(pytree.tree_leaves(called), pytree.tree_leaves(replayed), strict=True)
+    return all(_same(x, y) for x, y in pairs)
 
 
 def _moved(x: Tensor) -> Tensor:

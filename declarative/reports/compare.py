@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..forward import Call
-from ..functions import layout_of
+from ..functions import nesting_of
 from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
@@ -272,7 +272,7 @@ def compare(
             inputs, call, solved = node._solve(leaves)  # type: ignore[arg-type]
         if not inputs.size:
             raise ValueError("a batch of no problems cannot be compared.")
-        if layout_of(call.plan.problem.objective) is not None:
+        if nesting_of(call.plan.problem.objective) is not None:
             raise ValueError("compare is for nodes with one unknown: this one has several unknowns.")
         v = _cotangent(v, solved.y if inputs.batched else solved.y[0], inputs.dtype)
         runner = _Runner(leaves, wanted, v, seconds if timing else None)

@@ -64,7 +64,6 @@ BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
-SLOW = 0.8  # of the violation left by a step towards feasibility: another way may be better
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
@@ -426,9 +425,6 @@ class _Loop:
         for damping in (1e-10, 1e-6, 1e-3, 0.1, 10.0, 1e3):
             place = state.u + _least_violation(model.layout, model.hessian, rows, wrong, damping * unit)
             best, least = self._less_violated(place, best, least)
-        slow = restoring & (least > SLOW * total)
-        if bool(slow.any()):
-            best, least = self._along_curvature(model, state, rows, wrong, (best, least), slow)
         stuck = restoring & (least > (1 - 1e-6) * total)
         pushed = stuck & (record.nudges < PUSHES)
         if bool(pushed.any()):
@@ -449,30 +445,6 @@ class _Loop:
         missed = torch.cat([values[:, :p], values[:, p:].clamp(min=0.0)], -1).square().sum(-1)
         better = (missed < least) & objective.isfinite()
         return torch.where(better.unsqueeze(-1), place, best), torch.where(better, missed, least)
-
-    def _along_curvature(
-        self, model: Model, state: State, rows: Tensor, wrong: Tensor, found: tuple[Tensor, Tensor], which: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Better points along the most negative curvature of the violation: steps by slopes end at its saddle points.
-
-        The second derivative of |c|^2 / 2 is J'J + sum_i c_i D^2 c_i.
-        """
-        weights = wrong * self.scales.rows * torch.where(which, 1.0, 0.0).unsqueeze(-1)
-        bend = self.batch.hessian(state.u, -weights) - self.batch.hessian(state.u, torch.zeros_like(weights))
-        form = model.layout.jacobian
-        size = (
-            form.multiply_transposed(rows.square(), torch.ones_like(wrong)) + model.layout.hessian.diagonal(bend).abs()
-        )
-        size = torch.maximum(size, 1e-8 * size.amax(-1, keepdim=True)).clamp(min=1e-12)
-        curvature, direction = model.layout.least_curvature(
-            bend.nan_to_num(0.0, 0.0, 0.0), rows, torch.ones_like(wrong), size, 0
-        )
-        unit = direction / or_one(largest(direction.abs())).unsqueeze(-1) * self._reach(state).unsqueeze(-1)
-        unit = torch.where((which & (curvature < 0)).unsqueeze(-1) & unit.isfinite(), unit, 0.0)
-        best, least = found
-        for length in PROBES:
-            best, least = self._less_violated(state.u + length * unit, best, least)
-        return best, least
 
     def _afresh(self, state: State, u: Tensor, slacks: Tensor | None = None) -> State:
         """Slacks (unless they are given) and multipliers for a point that no step led to."""

@@ -158,7 +158,9 @@ def singular_worst_case(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m
     flat = values.abs() <= rank_tolerance(hessian) * size
     null, span = (vectors * which.unsqueeze(-2) for which in (flat, ~flat))
     unknown = torch.linalg.matrix_norm(size.unsqueeze(-1) * inverse @ null, 2) > rank_tolerance(hessian) ** 0.5
-    rest = span.mT @ (torch.eye(hessian.shape[-1], dtype=hessian.dtype) - inverse @ hessian) @ span
+    rest = (
+        span.mT @ (torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device) - inverse @ hessian) @ span
+    )
     value = torch.linalg.eigvalsh((rest + rest.mT) / 2)[..., -1]
     exact = flat.sum(-1) == rank_of_rows(jacobian)
     return nan_unless(regular, torch.where(unknown, torch.inf, torch.where(exact, 0.0, value)))

@@ -51,3 +51,22 @@ def test_small_graphs_are_not_worth_it():
 def test_another_compiler_is_refused():
     with pytest.raises(TypeError, match="record"):
         DeclarativeNode(lambda x, u: (u - x).square().sum(), start=2, record="llvm")
+
+
+def test_functions_of_a_module_are_compiled_too(monkeypatch):
+    monkeypatch.setattr(compiler, "has_compiler", lambda: False)  # that it is asked for one is told in a warning
+    centre = torch.nn.Linear(3, 3, dtype=DOUBLE)
+
+    class Distance(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.centre = centre
+
+        def forward(self, x, u):
+            return (u - self.centre(x)).square().sum()
+
+    node = DeclarativeNode(Distance(), solver="newton", start=3, record="inductor")
+    x = torch.randn(2, 3, dtype=DOUBLE)
+    with pytest.warns(RuntimeWarning, match="C\\+\\+ compiler"):
+        y = node(x)
+    assert relative(y, centre(x)) < 1e-12

@@ -50,8 +50,9 @@ def test_an_interrupted_check_is_interrupted():
 
 
 CHILD = """
-import sys, torch
+import signal, torch
 from declarative import DeclarativeNode
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
 torch.set_num_threads(1)
 def objective(x, u):
     print("solving", flush=True)

@@ -176,8 +176,10 @@ def test_where_conjugate_gradients_fail_the_dense_matrix_is_used_and_that_is_tol
 
 
 def test_structure_must_be_a_choice():
-    with pytest.raises(ValueError, match="structure must be one of 'auto', 'dense', 'diagonal', 'matrix-free'"):
-        sphere(structure="sparse")
+    with pytest.raises(
+        ValueError, match="structure must be one of 'auto', 'dense', 'diagonal', 'sparse', 'matrix-free'"
+    ):
+        sphere(structure="banded")
 
 
 def test_the_old_name_of_structure_still_works_and_is_told():
