@@ -146,7 +146,8 @@ def assess(
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         again = largest(_ratio(_second_step(batch, u + step, multipliers - change, active, factors).abs(), scale))
         blur = ROUNDING * largest(_ratio(_shaken(terms, factors, noise).abs(), scale))
-        stuck = (again > SLOW * distance) & (distance > blur)  # as on a slope with a spike of curvature in it
+        # As on a slope with a spike of curvature in it; an unknown that hardly matters may go anywhere.
+        stuck = (again > SLOW * distance) & (distance > blur) & (step.abs() <= tolerance * u.abs()).all(-1)
         distance = torch.where(near, torch.where(stuck, torch.inf, torch.maximum(distance, again)), distance)
     if minimum:
         near = distance <= tolerance

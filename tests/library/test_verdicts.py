@@ -167,9 +167,10 @@ def test_a_spike_of_curvature_on_a_slope_is_no_solution(width):
     assert relative(DeclarativeNode(objective, start=torch.ones(1, dtype=DOUBLE))(x), x + 0.25) < 1e-6
 
 
-@each_dtype
-@pytest.mark.parametrize("gap", [1e-2, 3.0])
-@pytest.mark.parametrize("decades", [0, 4, 7])
+@pytest.mark.parametrize(
+    ("decades", "gap", "dtype"),
+    [(0, 1e-2, torch.float32), (7, 1e-2, torch.float32), (7, 1e-2, DOUBLE), (4, 3.0, DOUBLE)],
+)
 def test_constraints_that_exclude_each_other_are_seen_in_all_units(decades, gap, dtype):
     unit = torch.tensor([10.0**decades, 10.0**-decades], dtype=DOUBLE)
 
