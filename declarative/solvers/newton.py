@@ -42,6 +42,7 @@ from .newton_step import (
     State,
     Step,
     acceptable,
+    ended,
     least_curvature,
     lowered_barrier,
     merit,
@@ -128,8 +129,16 @@ class Newton(Solver):
             raw = polish(inner, raw, first, start.dtype)
         return raw.to(start.dtype)
 
-    def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
+    def centre(self, batch: Batch, start: Tensor, barrier: float) -> RawSolution:
+        """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""
         scales, state = _first_state(batch, start)
+        last = barrier * scales.objective
+        return self._run(batch, scales, dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last))
+
+    def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
+        return self._run(batch, *_first_state(batch, start))
+
+    def _run(self, batch: Batch, scales: Scales, state: State) -> RawSolution:
         loop = _Loop(self, batch, scales, state)
         for iteration in range(self.max_iterations + 1):
             if loop.advance(iteration):
@@ -159,7 +168,7 @@ def _iteration(
     solved = (
         (largest(model.violated().abs()) <= tolerances[0])
         & (model.stationarity() <= tolerances[1])
-        & (model.gap(state.u) <= tolerances[2])
+        & ended(model, state, tolerances[2])
         & (nearness(model, step, state.u, scales.start) <= NEAR)
     )
     faint = ~(found.room > FAINT)
@@ -484,7 +493,7 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
-    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0))
+    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), none.clone())
     return scales, state
 
 
