@@ -337,7 +337,17 @@ class DeclarativeNode(nn.Module):
         warm = () if start is None else (warm_start(start, inputs, nesting_of(plan.problem.objective)),)
         refuse_batched_start(plan.problem, plan.start, inputs)
         gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
-        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients, len(xs))
+        call = Call(
+            plan,
+            inputs.in_dims,
+            inputs.size,
+            inputs.work,
+            differentiable,
+            warm=bool(warm),
+            gradients=gradients,
+            kinks=self.gradient.is_one_sided,
+            own=len(xs),
+        )
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:

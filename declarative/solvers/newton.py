@@ -133,7 +133,9 @@ class Newton(Solver):
         """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""
         scales, state = _first_state(batch, start)
         last = barrier * scales.objective
-        return self._run(batch, scales, dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last))
+        return self._run(
+            batch, scales, dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last)
+        )
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
         return self._run(batch, *_first_state(batch, start))
