@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -95,6 +95,9 @@ class Newton(Solver):
             (4e-10 in double), as for the other two. What passes is then polished to the last digits.
         feasibility_tolerance: on the scaled constraints.
         complementarity_tolerance: on the products of slacks and multipliers.
+        hessian: ``"exact"``, or ``"gauss-newton"`` for objectives that are stated by residuals: J'J, without the
+            residuals' own curvature, on the way. Cheaper where they have many parts, never negative, and as fast where
+            they become small. Polishing, the verdict and gradients use the exact one.
         keep_dtype: work in float32 for float32 inputs instead of in double precision: faster, and less robust.
         polish: finish each solution by Newton steps on the optimality conditions alone.
 
@@ -113,8 +116,11 @@ class Newton(Solver):
     complementarity_tolerance: float | None = None
     keep_dtype: bool = False
     polish: bool = True
+    hessian: Literal["exact", "gauss-newton"] = "exact"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.hessian, str) or self.hessian not in ("exact", "gauss-newton"):
+            raise ValueError(f"hessian must be 'exact' or 'gauss-newton', but is {self.hessian!r}.")
         require_counts(max_iterations=self.max_iterations)
         names = ("stationarity_tolerance", "feasibility_tolerance", "complementarity_tolerance")
         require_tolerances(**{name: getattr(self, name) for name in names})
@@ -124,7 +130,7 @@ class Newton(Solver):
         """Solve the batch, in double precision unless told otherwise."""
         inner = batch if self.keep_dtype else batch.in_double()
         first = start if inner is batch else start.to(torch.float64)
-        raw = self._solve(inner, first)
+        raw = self._solve(inner.with_linear_residuals() if self.hessian == "gauss-newton" else inner, first)
         if self.polish:
             raw = polish(inner, raw, first, start.dtype)
         return raw.to(start.dtype)
