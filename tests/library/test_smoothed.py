@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize, root
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, NumericalWarning, Smoothed
-from problems import QuadraticProgram
+from problems import BallProjection, QuadraticProgram, SimplexProjection
 from tests.support.helpers import DOUBLE, gradients, relative
 
 BARRIERS = [1.0, 0.1, 1e-2, 1e-3]
@@ -362,3 +362,49 @@ def test_where_there_is_no_central_point_the_exact_gradient_is_taken_and_told():
 def test_a_barrier_that_is_none(barrier):
     with pytest.raises(ValueError, match="barrier must be a positive number, in units of the objective"):
         Smoothed(barrier)
+
+
+def test_a_problem_with_several_minima_stays_at_its_own():
+    """Minima of a concave function at different corners: the path must not lead from one to another."""
+    node = DeclarativeNode(
+        lambda x, u: -(u - 0.1 * x).square().sum() / 2,
+        inequality=lambda x, u: torch.cat([u - 1 - 0.1 * x, -1 - 0.2 * x - u]),
+        start=lambda x: 0.7 * torch.sign(x),
+    )
+    x = torch.randn(20, 3, dtype=DOUBLE, requires_grad=True)
+    y = node(x)
+    assert len({tuple(row) for row in y.sign().tolist()}) > 3
+    v = torch.randn_like(y)
+    exact, smoothed = (gradients(node.with_gradient(rule)(x), (x,), v)[0] for rule in ("exact", Smoothed(1e-4)))
+    assert relative(smoothed, exact) < 1e-3
+
+
+def test_where_some_central_points_are_missing_the_others_are_unharmed():
+    """The second problem has no room inside; its gradient is the exact one, also in a second differentiation."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x[:2]).square().sum() / 2,
+        inequality=lambda x, u: torch.stack([u[0] - x[2], -u[0] - x[2]]),
+        start=2,
+        gradient=Smoothed(0.1),
+    )
+    x = torch.tensor([[0.5, 2.0, 1.0], [0.5, 2.0, 0.0]], dtype=DOUBLE, requires_grad=True)
+    y = node(x)
+    with pytest.warns(NumericalWarning, match="1 problem.* of the batch: no point with a barrier"):
+        (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (good,) = gradients(node(x[:1]), (x,), torch.ones(1, 2, dtype=DOUBLE))
+    assert torch.allclose(g[0], good[0])
+    assert torch.allclose(g[1, :2], torch.tensor([0.0, 1.0], dtype=DOUBLE), atol=1e-6)
+    with pytest.warns(NumericalWarning, match="no point with a barrier"):
+        (second,) = torch.autograd.grad(g[0, 0], x)
+    assert second.isfinite().all()
+    assert second[0].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("layer", [SimplexProjection, BallProjection])
+def test_layers_with_a_formula_are_smoothed_like_their_twins(layer):
+    x = 2 * torch.randn(3, 4, dtype=DOUBLE)
+    x.requires_grad_()
+    v = torch.randn(3, 4, dtype=DOUBLE)
+    made = layer(gradient=Smoothed(0.05))
+    fast, slow = (gradients(one(x), (x,), v)[0] for one in (made, made.generic().with_gradient(Smoothed(0.05))))
+    assert relative(fast, slow) < 1e-8
