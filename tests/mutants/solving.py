@@ -279,6 +279,20 @@ VERDICT = [
     ),
     Mutant(
         "declarative/forward.py",
+        "if guess is not None and guess.shape[-1] == batch.k:",
+        "if guess is not None and guess.shape[-1] > batch.k:",
+        "a warm start forgets the multipliers",
+        ("library/test_warm.py::test_a_solution_saves_iterations_and_changes_nothing",),
+    ),
+    Mutant(
+        "declarative/solvers/newton.py",
+        "rows = (raw.codes != Status.CONVERGED).nonzero().flatten()",
+        "rows = (raw.codes > 99).nonzero().flatten()",
+        "a warm start that is not near a solution is not gone on with",
+        ("library/test_warm.py::test_other_active_constraints_are_found",),
+    ),
+    Mutant(
+        "declarative/forward.py",
         "if not batch.q or not call.differentiable or not call.kinks:",
         "if not batch.q or not call.kinks:",
         "kinks are told where nobody differentiates",
