@@ -213,7 +213,7 @@ def diagonal_size(model: Model) -> Tensor:  # (batch, m)
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
     """The model at a point."""
     stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-    here, rows = batch.expand_at_once(u, stacked), batch.layout.jacobian
+    here, rows = batch.expand(u, stacked), batch.layout.jacobian
     return Model(
         objective=here.objective * scales.objective,
         gradient=(here.gradient + rows.multiply_transposed(here.jacobian, stacked)) * scales.objective.unsqueeze(-1),
