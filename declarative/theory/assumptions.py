@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -251,9 +252,8 @@ def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[
 def _input_scale(batch: Batch, point: Point, wanted: Sequence[int]) -> Tensor:
     """c^2 where B B' = c^2 I, from B B'z for a random z."""
     z = _random(point.u)
-    pulled, transposed = torch.func.vjp(
-        lambda z: batch.pullback_each(point.u, point.multipliers, z, None, wanted), z
-    )  # -B'z
+    result: Any = torch.func.vjp(lambda z: batch.pullback_each(point.u, point.multipliers, z, None, wanted), z)
+    pulled, transposed = result  # -B'z, and the transpose of that
     (image,) = transposed(pulled)  # B B'z
     scale = (image * z).sum(-1) / z.square().sum(-1)
     distance = torch.linalg.vector_norm(image - scale.unsqueeze(-1) * z, dim=-1)
