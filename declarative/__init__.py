@@ -8,6 +8,7 @@ from .node import DeclarativeNode
 from .reports.check import check
 from .reports.compare import compare
 from .reports.conformance import conformance
+from .smoothed import Smoothed
 from .solution import Solution, SolverError, Status
 from .solvers import Chain, ClosedForm, Newton, Scipy, Solver
 
@@ -24,6 +25,7 @@ __all__ = [
     "NumericalWarning",
     "Rule",
     "Scipy",
+    "Smoothed",
     "Solution",
     "Solver",
     "SolverError",

@@ -53,6 +53,7 @@ class Call:
     differentiable: bool
     warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
+    kinks: bool = True  # whether a derivative would be one-sided at a kink, which is told
     own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
@@ -370,13 +371,14 @@ def _report(call: Call, batch: Batch, solution: Solution, found: Assessment) -> 
         if call.plan.on_failure == "raise":
             raise SolverError(solution, hint)
         warnings.warn(describe_failures(solution, failed, hint), NumericalWarning, stacklevel=2)
-    if not batch.q or not call.differentiable:
+    if not batch.q or not call.differentiable or not call.kinks:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())
     if kinks:
         warnings.warn(
             f"{kinks} of {call.size} problems have a constraint that is just active, with a zero multiplier: the "
-            "solution has a kink there, and the one-sided derivative without that constraint was taken.",
+            "solution has a kink there, and the one-sided derivative without that constraint was taken. "
+            "gradient=Smoothed(barrier) differentiates across it.",
             NumericalWarning,
             stacklevel=2,
         )

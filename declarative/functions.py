@@ -23,6 +23,7 @@ class UserFunction:
         written: the user's function of ``(*xs, u)``.
         nesting: how the user's unknowns are nested, if there are several; u is then flat.
         weights: the modules of this call, if this is a function with parameters, or others of the node are.
+        squares: whether it returns residuals, and the objective is half the sum of their squares.
         returned: how the constraints were nested that the user's function has returned, by the shapes of its arguments.
             A cache: what is recorded is called but once.
     """
@@ -31,15 +32,46 @@ class UserFunction:
     written: Callable[..., Any]
     nesting: Nesting | None = None
     weights: Weights | None = None
+    squares: bool = False
     returned: dict[Hashable, Nesting] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, *arguments: Tensor) -> Any:
-        *xs, u = arguments
-        own = len(xs) - count_weights(self)
-        value = self._call(xs[:own], xs[own:], u if self.nesting is None else self.nesting.split(u))
+        if self.squares:
+            return self.residuals(*arguments).square().sum() / 2
+        value = self._value(*arguments)
         if self.name == "objective":
             return value
-        return self._flat((*(x.shape for x in xs[:own]), u.shape), value, u)
+        *xs, u = arguments
+        return self._flat((*(x.shape for x in xs[: len(xs) - count_weights(self)]), u.shape), value, u)
+
+    def residuals(self, *arguments: Tensor) -> Tensor:
+        """What the user's function returns, as one vector."""
+        value = self._value(*arguments)
+        parts, _, _ = flatten_tree(value)
+        if not parts or not all(isinstance(part, Tensor) and part.is_floating_point() for part in parts):
+            raise TypeError(
+                "residuals must return a floating-point tensor, or a dict or tuple of such, but returned "
+                f"{getattr(value, 'dtype', type(value).__name__)}."
+            )
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def linearised(self, *arguments: Tensor) -> Tensor:
+        """Half the sum of squares of r + J (u - here), with r and J as they are here: its Hessian is J'J.
+
+        Value and slope are those of the objective. J times a vector is the transpose of J' times one, transposed.
+        """
+        *xs, u = arguments
+        here = u.detach()
+        result: Any = torch.func.vjp(lambda w: self.residuals(*xs, w), here)
+        values, pull = result
+        push = torch.func.vjp(lambda row: pull(row)[0], torch.zeros_like(values))[1]
+        half: Tensor = (values + push(u - here)[0]).square().sum() / 2
+        return half
+
+    def _value(self, *arguments: Tensor) -> Any:
+        *xs, u = arguments
+        own = len(xs) - count_weights(self)
+        return self._call(xs[:own], xs[own:], u if self.nesting is None else self.nesting.split(u))
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""

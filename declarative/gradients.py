@@ -42,6 +42,7 @@ class Rule(abc.ABC):
 
     keeps_multipliers = True  # whether B is taken from the Lagrangian or, if not, from the objective alone
     differentiates_multipliers = False  # whether the multipliers have a gradient too
+    is_one_sided = True  # whether a constraint that is just active leaves it the derivative of one side alone
 
     @abc.abstractmethod
     def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:  # (batch, m), (batch, k)

@@ -28,7 +28,7 @@ from .linear import full_precision
 from .problem import flat
 from .solution import Solution
 from .solvers import ClosedForm
-from .torchside import are_mapped, map_over, own_memory, value_is_hidden
+from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden
 
 
 @dataclass(frozen=True)
@@ -131,24 +131,16 @@ class Implicit(torch.autograd.Function):
         """Fold the mapped dimension into the batch; a closed form sees its inputs only as it was written for them."""
         count, mapped = info.batch_size, in_dims[2:]
         own_dims = (*call.in_dims, 0) if call.warm else call.in_dims
-        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, mapped, strict=True)]
         shared = [own is None and dim is not None for own, dim in zip(own_dims, mapped, strict=True)]
         if isinstance(call.plan.solver, ClosedForm) and any(shared):
-            rows = [[x if dim is None else x[i] for x, dim in zip(moved, mapped, strict=True)] for i in range(count)]
+            pairs = list(zip(tensors, mapped, strict=True))
+            rows = [[x if dim is None else x.select(dim, i) for x, dim in pairs] for i in range(count)]
             parts = [apply(spec, call, *row) for row in rows]
             stacked = (torch.stack(column) for column in zip(*(part[:-1] for part in parts), strict=True))
             messages = tuple(message for part in parts for message in part[-1].messages)
             # What one of the calls has left belongs to that call alone.
             return (*stacked, Workspace(messages=messages)), (*(0,) * (len(parts[0]) - 1), None)
-        folded, dims = [], []
-        for x, own, dim in zip(moved, own_dims, mapped, strict=True):
-            if dim is None and own is not None:
-                x = x.unsqueeze(0).expand(count, *x.shape)
-            elif dim is not None and own is None:
-                x = x.unsqueeze(1).expand(count, call.size, *x.shape[1:])
-            keep = dim is None and own is None
-            folded.append(x if keep else x.reshape(count * call.size, *x.shape[2:]))
-            dims.append(None if keep else 0)
+        folded, dims = fold(tensors, mapped, own_dims, count, call.size)
         size = call.size
         call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * size)
         *out, workspace = apply(spec, call, *folded)

@@ -58,15 +58,18 @@ class DeclarativeNode(nn.Module):
 
     Args:
         objective: ``f(*xs, u)``, a scalar. None: the node solves the equations h(x, u) = 0, as many as there are
-            unknowns.
+            unknowns, or fits the residuals.
         equality: ``h(*xs, u)``, a vector or a scalar that is zero at a solution; or several, in a dict or a tuple, of
             any shapes, and the multipliers are nested like them.
         inequality: ``g(*xs, u)``, a vector or a scalar that is not positive at a solution; or several.
         bounds: ``(lower, upper)`` on u: each a number, a tensor of u's shape (infinite entries mean no bound), None, or
             a function of the inputs of one problem, in which it is then differentiable. Starts are moved inside.
+        residuals: ``r(*xs, u)``, of any shape, or several in a dict or a tuple, in the place of an objective: half the
+            sum of their squares is minimised. ``Newton(hessian="gauss-newton")`` can do without their curvature.
         solver: ``"newton"``, ``"scipy"``, a :class:`Solver`, or a function ``(*xs) -> y`` of the batch: a closed form.
             By default :class:`Newton`, and SciPy for the problems that it leaves unsolved.
-        gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule.
+        gradient: how to differentiate: ``"exact"``, ``"unconstrained"``, ``"curvature"``, ``"identity"`` or a rule,
+            such as ``Smoothed(0.1)``.
         start: where iterative solvers start: the shape of u, a tensor, or a function ``(*xs) -> u`` for one problem; or
             a list of these, of which the best solution is kept (for problems with several local minima). A dict or a
             tuple of shapes or tensors, such as ``{"x": (5, 4), "u": (5, 1)}``, makes several unknowns: the functions
@@ -107,11 +110,12 @@ class DeclarativeNode(nn.Module):
 
     def __init__(
         self,
-        objective: Function | None,
+        objective: Function | None = None,
         equality: Function | None = None,
         inequality: Function | None = None,
         *,
         bounds: object = None,
+        residuals: Function | None = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -123,7 +127,7 @@ class DeclarativeNode(nn.Module):
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        problem = make_problem(objective, equality, inequality, bounds=bounds)
+        problem = make_problem(objective, equality, inequality, bounds=bounds, residuals=residuals)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
@@ -341,7 +345,17 @@ class DeclarativeNode(nn.Module):
         warm = () if start is None else (warm_start(start, inputs, nesting_of(plan.problem.objective)),)
         refuse_batched_start(plan.problem, plan.start, inputs)
         gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
-        call = Call(plan, inputs.in_dims, inputs.size, inputs.work, differentiable, bool(warm), gradients, len(xs))
+        call = Call(
+            plan,
+            inputs.in_dims,
+            inputs.size,
+            inputs.work,
+            differentiable,
+            warm=bool(warm),
+            gradients=gradients,
+            kinks=self.gradient.is_one_sided,
+            own=len(xs),
+        )
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:
@@ -356,7 +370,8 @@ class DeclarativeNode(nn.Module):
         plan = self._spec.plan
         functions = functions_of(plan.problem)
         written = {name: one.written for name, one in functions.items() if name != "objective" or has_objective(one)}
-        shown = [f"{name}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
+        names = {name: "residuals" if one.squares else name for name, one in functions.items()}
+        shown = [f"{names[name]}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
         return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
 
 

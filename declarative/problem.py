@@ -23,6 +23,7 @@ from torch import Tensor
 
 from . import expansion
 from .bounds import Bounds
+from .functions import UserFunction
 from .linear import DENSE, Layout
 from .torchside import without_vmap_warnings
 
@@ -79,6 +80,7 @@ class Batch:
     q: int  # inequality constraints
     evaluator: Evaluator | None = None  # None: functions are called
     layout: Layout = DENSE  # how H and A are stored
+    linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
 
     @property
     def k(self) -> int:
@@ -113,6 +115,19 @@ class Batch:
         xs = [x.expand(self.size, *x.shape) if dim is None else x for x, dim in zip(self.xs, self.in_dims, strict=True)]
         return self.replace(xs, in_dims=(0,) * len(xs))
 
+    def with_linear_residuals(self) -> Batch:
+        """The same instances with J'J in the place of the objective's Hessian, as Gauss and Newton have it.
+
+        Raises:
+            ValueError: the objective is not stated by residuals.
+        """
+        if not (isinstance(self.problem.objective, UserFunction) and self.problem.objective.squares):
+            raise ValueError(
+                "hessian='gauss-newton' needs to know the residuals: state the problem with "
+                "DeclarativeNode(residuals=r), which minimises half the sum of their squares, or use hessian='exact'."
+            )
+        return dataclasses.replace(self, linearised=True)
+
     def dense(self) -> Batch:
         """The same instances with all entries of H and A."""
         return dataclasses.replace(self, layout=DENSE)
@@ -139,7 +154,8 @@ class Batch:
     # The functions of one problem, and their derivatives.
 
     def _objective(self, u: Tensor, *xs: Tensor) -> Tensor:
-        return self.problem.objective(*xs, u.view(self.shape))
+        objective: Any = self.problem.objective
+        return (objective.linearised if self.linearised else objective)(*xs, u.view(self.shape))  # type: ignore[no-any-return]
 
     def _constraints(self, u: Tensor, *xs: Tensor) -> Tensor:
         functions = (self.problem.equality, self.problem.inequality)
@@ -239,9 +255,10 @@ class Batch:
 
         def functions() -> tuple[Callable[..., Any], Sequence[Tensor]]:
             one = [x if dim is None else x[0] for x, dim in zip(self.xs, self.in_dims, strict=True)]
-            return self._values, [x.detach() for x in (rows[0][0], *one)]
+            written = dataclasses.replace(self, linearised=False)
+            return written._values, [x.detach() for x in (rows[0][0], *one)]
 
-        key = (name, self.in_dims, self.shape, self.p, self.q, self.layout)
+        key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
         return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)

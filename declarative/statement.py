@@ -25,20 +25,35 @@ from .unknowns import Nesting
 NAMES = ("objective", "equality", "inequality")
 
 
-def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -> Problem:
+def make_problem(
+    *functions: Callable[..., Any] | None, bounds: object = None, residuals: Callable[..., Any] | None = None
+) -> Problem:
     """The problem of an objective, equalities, inequalities and bounds; without an objective, of equations.
+
+    Residuals take the place of the objective.
 
     Raises:
         TypeError: one of them cannot be called.
-        ValueError: without an objective there are no equalities, or there are inequalities.
+        ValueError: without an objective there are no equalities, or there are inequalities; there are two objectives.
     """
-    for name, function in zip(NAMES, functions, strict=True):
+    if residuals is not None:
+        if functions[0] is not None:
+            raise ValueError(
+                "there is an objective and there are residuals, half the sum of whose squares is an objective: give "
+                "one of them, or add the two in the objective."
+            )
+        functions = (residuals, *functions[1:])
+    names = NAMES if residuals is None else ("residuals", *NAMES[1:])
+    for name, function in zip(names, functions, strict=True):
         if not callable(function) and function is not None:
             raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
         refuse_unusual(name, function)
     objective, equality, inequality = functions
     if objective is None and equality is None:
-        raise ValueError("objective is None: a node without an objective solves equations, equality(*xs, u) = 0.")
+        raise ValueError(
+            "objective is None: a node without an objective solves equations, equality(*xs, u) = 0, or fits "
+            "residuals=lambda x, u: ..., half the sum of whose squares it minimises."
+        )
     if objective is None and (inequality is not None or bounds is not None):
         raise ValueError(
             "objective is None: a node without an objective solves as many equations as there are unknowns, which "
@@ -47,6 +62,8 @@ def make_problem(*functions: Callable[..., Any] | None, bounds: object = None) -
         )
     given = (no_objective if objective is None else objective, equality, inequality)
     first, second, third = (_written(name, function) for name, function in zip(NAMES, given, strict=True))
+    if residuals is not None:
+        first = dataclasses.replace(first, squares=True)  # type: ignore[type-var]
     return Problem(first, second, third, Bounds.of(bounds))  # type: ignore[arg-type]
 
 

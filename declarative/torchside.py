@@ -78,6 +78,28 @@ def plain(x: Tensor) -> Tensor:
     return torch.autograd.forward_ad.unpack_dual(x).primal.detach() if has_tangent(x) else x.detach()
 
 
+def fold(
+    tensors: Sequence[Tensor],
+    mapped: Sequence[int | None],  # by vmap: the dimension of each, if any
+    own: Sequence[int | None],  # 0, or None where the batch shares it
+    count: int,
+    size: int,
+) -> tuple[list[Tensor], list[int | None]]:
+    """Tensors of ``count`` batches of ``size`` problems as those of one, and which of them that one still shares."""
+    folded: list[Tensor] = []
+    dims: list[int | None] = []
+    for x, dim, lead in zip(tensors, mapped, own, strict=True):
+        x = x if dim is None else x.movedim(dim, 0)
+        if dim is None and lead is not None:
+            x = x.unsqueeze(0).expand(count, *x.shape)
+        elif dim is not None and lead is None:
+            x = x.unsqueeze(1).expand(count, size, *x.shape[1:])
+        keep = dim is None and lead is None
+        folded.append(x if keep else x.reshape(count * size, *x.shape[2:]))
+        dims.append(None if keep else 0)
+    return folded, dims
+
+
 def in_dispatch_mode() -> bool:
     """Whether somebody listens to the operations: a fake mode, a tracer, a recording."""
     return bool(torch._C._len_torch_dispatch_stack())

@@ -31,6 +31,7 @@ ROOMS = [
     "declarative.forward",
     "declarative.derivatives",
     "declarative.gradients",
+    "declarative.smoothed",
     "declarative.statement",
     "declarative.captured",
     "declarative.implicit",

@@ -120,8 +120,8 @@ class DenseFactorisation:
         self.rest = (~self.definite).nonzero().flatten()
 
     @functools.cached_property
-    def _whole(self) -> _Whole:
-        return _Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.eps)
+    def _whole(self) -> Whole:
+        return Whole(self.hessian[self.rest], self.rows[self.rest], self.mask[self.rest], self.eps)
 
     def curvature(self) -> Tensor:  # (batch,)
         """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
@@ -233,8 +233,8 @@ def _well_conditioned(factor: Tensor, matrix: Tensor, eps: float) -> Tensor:  # 
     return result
 
 
-class _Whole:
-    """LU where the pivots say that the matrix is regular, its spectrum where they do not."""
+class Whole:
+    """The factors of [H A'; A -(I - D)]: LU where the pivots say that it is regular, its spectrum where they do not."""
 
     def __init__(self, hessian: Tensor, rows: Tensor, mask: Tensor, eps: float) -> None:
         self.m, self.rows, self.mask = hessian.shape[-1], rows, mask

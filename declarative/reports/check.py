@@ -162,7 +162,10 @@ def _optimality_lines(point: Point) -> Iterator[Line]:
         )
     if batch.q:
         weak = int(found.weak.any(-1).sum())
-        advice = "The solution has a kink and only a one-sided derivative: move the inputs, or smooth the problem."
+        advice = (
+            "The solution has a kink and only a one-sided derivative: move the inputs, or differentiate with "
+            "Smoothed(barrier)."
+        )
         value = f"{weak} of {batch.size} problems have an inequality with neither slack nor multiplier"
         yield Line("strict complementarity", value, Grade.WARN if weak else Grade.PASS, advice if weak else "")
 

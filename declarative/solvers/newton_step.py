@@ -19,6 +19,7 @@ from ..problem import Batch
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
 LOWERINGS = 3  # of the barrier at once
+CENTRED = 1e-3  # of the last barrier, if it is not zero: how far slack times multiplier may be from it
 FILTER = 24  # points that a step has to improve on, at the most
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
@@ -73,6 +74,7 @@ class State(Rows):
     filter: Tensor  # pairs (theta, phi) that a step has to improve on, (batch, FILTER, 2)
     stored: Tensor  # how many have been stored there, (batch,)
     largest: Tensor  # theta that is allowed at all, (batch,)
+    last: Tensor  # the barrier to end with, (batch,); 0: as small as rounding errors allow
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
     y = model.y[:, model.p :]
     lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
     lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
+    lowest = torch.maximum(lowest, state.last)
     rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
     steps = [barrier]
     for _ in range(LOWERINGS):
@@ -296,6 +299,12 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
     lower = barrier < state.barrier
     fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
     return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower
+
+
+def ended(model: Model, state: State, tolerance: float) -> Tensor:  # (batch,)
+    """Whether slacks and multipliers are where they are to end."""
+    centred = model.complementarity(state.last) <= (CENTRED * state.last).clamp(max=tolerance)
+    return torch.where(state.last > 0, centred, model.gap(state.u) <= tolerance)
 
 
 def acceptable(

@@ -41,6 +41,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_they_say(page):
         ("robust_fit", 5, 0.9),
         ("energy_network", 12, 0.6),
         ("learn_pendulum", 12, 0.2),
+        ("learn_paths", 6, 0.5),
     ],
 )
 def test_an_example_learns(example, steps, limit):

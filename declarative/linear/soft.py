@@ -1,0 +1,61 @@
+"""The system of constraints that are neither active nor inactive: as much of each as its multiplier beside its slack.
+
+With a share a between 0 and 1 of each constraint, and D = diag(a), it is
+
+    [ H             A' D^1/2 ]
+    [ D^1/2 A      -(I - D)  ]
+
+For shares of 0 and 1 alone that is the system of the exact gradient. On the central path, where slack times multiplier
+is a barrier, the share is y / (y + slack), and eliminating the last rows leaves H + A' diag(y / slack) A.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .contract import Pair, Solve, System, times
+from .dense import Whole
+from .layout import Layout
+from .sparse import SparseLayout
+
+
+class SoftSystem(System):
+    """The system of H and A, in the form that the layout says, and the shares of the constraints, (batch, k)."""
+
+    def __init__(self, layout: Layout, hessian: Tensor, jacobian: Tensor, share: Tensor) -> None:
+        super().__init__(hessian, jacobian, share)
+        self.layout = layout
+        self.hessian = hessian
+        self.share = share
+        self.rows = layout.jacobian.scale_rows(jacobian, share.sqrt())
+
+    @property
+    def rebuild(self) -> partial[SoftSystem]:
+        return partial(SoftSystem, self.layout)
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        form = self.layout.jacobian
+        top = self.layout.hessian.multiply(self.hessian, z) + form.multiply_transposed(self.rows, s)
+        return top, form.multiply(self.rows, z) - (1 - self.share) * s
+
+    def factorise(self) -> Solve:
+        if isinstance(self.layout, SparseLayout):
+            none = self.hessian.new_zeros(len(self.hessian), self.layout.kkt.m)
+            factor = self.layout.kkt.factorise(self.hessian, self.rows, none, 1 - self.share)
+            return lambda r, t: factor.solve(r, t)[:2]
+        return self._refined(Whole(self.hessian, self.rows, self.share, torch.finfo(self.hessian.dtype).eps))
+
+    def _refined(self, factors: Whole) -> Solve:
+        """What is left of the right-hand side is solved for once more."""
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            z, s = factors(r, t)
+            left = r - times(self.hessian, z) - times(self.rows.mT, s)
+            gap = t - times(self.rows, z) + (1 - self.share) * s
+            more_z, more_s = factors(left, gap)
+            return z + more_z, s + more_s
+
+        return solve
