@@ -15,6 +15,7 @@ from .torchside import match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
+WARM_PUSH = 1e-6  # the same for a start that is the solution of a problem nearby, multipliers included
 ONE = "a number, a tensor of u's shape, None, or a function (*xs) of the inputs of one problem"
 
 
@@ -178,15 +179,17 @@ class Bounds:
             u = torch.maximum(u, limit) if side.sign < 0 else torch.minimum(u, limit)
         return u
 
-    def inside(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
+    def inside(
+        self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor, push: float = PUSH
+    ) -> Tensor:  # (size, *shape)
         """Starts moved strictly inside the bounds."""
         limits = {-1: torch.full_like(u, -torch.inf), 1: torch.full_like(u, torch.inf)}
         for side in self.sides:
             limits[side.sign] = self._limit(side, xs, in_dims, u)
         lower, upper = limits[-1], limits[1]
-        room = PUSH * (upper - lower).clamp(min=0.0)
-        above = lower + torch.minimum(PUSH * lower.abs().clamp(min=1.0), room)
-        below = upper - torch.minimum(PUSH * upper.abs().clamp(min=1.0), room)
+        room = push * (upper - lower).clamp(min=0.0)
+        above = lower + torch.minimum(push * lower.abs().clamp(min=1.0), room)
+        below = upper - torch.minimum(push * upper.abs().clamp(min=1.0), room)
         u = torch.where(lower.isfinite(), torch.maximum(u, above), u)
         return torch.where(upper.isfinite(), torch.minimum(u, below), u)
 

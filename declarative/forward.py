@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .boundary import corner_hint, inspect, is_defined, refuse_captured
+from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, total
@@ -51,14 +52,16 @@ class Call:
     size: int
     work: torch.dtype
     differentiable: bool
-    warm: bool = False  # whether the last tensor passed is where to start, (size, *shape), and not an input
+    warm: int = 0  # how many tensors after the inputs say where to start: a point (size, *shape), multipliers (size, k)
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
     kinks: bool = True  # whether a derivative would be one-sided at a kink, which is told
     own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
-    def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """The inputs, and the start if one was passed."""
-        return (tuple(tensors[:-1]), tensors[-1]) if self.warm else (tuple(tensors), None)
+    def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
+        """The inputs, and the start, if one was passed: a point and multipliers."""
+        count = len(tensors) - self.warm
+        rest = (*tensors[count:], None, None)[:2]
+        return tuple(tensors[:count]), *rest
 
     def problem(self, shape: torch.Size, device: torch.device) -> Problem:
         """The problem, with bounds for u of this shape."""
@@ -87,7 +90,9 @@ class Workspace:
     messages: tuple[str, ...] = ()
 
 
-def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tuple[Solution, Workspace]:
+def solve(
+    call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None, guess: Tensor | None = None
+) -> tuple[Solution, Workspace]:
     """Solve the batch, and check what the solver says against the optimality conditions."""
     with without_saved_tensor_hooks():
         known = _known_size(call, xs)
@@ -95,8 +100,11 @@ def solve(call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None) -> tu
         if not call.size:
             return _empty(starts[0]), Workspace()
         batch = _inspected(call, xs, starts[0], known)
+        if guess is not None and guess.shape[-1] == batch.k:  # else they are multipliers of other constraints
+            batch = dataclasses.replace(batch, guess=guess)
         if batch.problem.bounds is not None and call.plan.solver.needs_start:
-            starts = [batch.problem.bounds.inside(xs, call.in_dims, one) for one in starts]
+            push = PUSH if batch.guess is None else WARM_PUSH
+            starts = [batch.problem.bounds.inside(xs, call.in_dims, one, push) for one in starts]
         starts = _defined(call, batch, starts, start)
         if call.plan.layouts is not None:
             layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)

@@ -67,7 +67,7 @@ class Implicit(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         ctx.spec, ctx.call, *tensors = inputs
         *outputs, ctx.workspace = output
-        xs, _ = ctx.call.split(tensors)
+        xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
         problem = ctx.call.plan.problem
         ctx.captured = Captured.by(map(as_written, (problem.objective, problem.equality, problem.inequality)))
@@ -130,7 +130,7 @@ class Implicit(torch.autograd.Function):
     ) -> tuple[tuple[Any, ...], Any]:
         """Fold the mapped dimension into the batch; a closed form sees its inputs only as it was written for them."""
         count, mapped = info.batch_size, in_dims[2:]
-        own_dims = (*call.in_dims, 0) if call.warm else call.in_dims
+        own_dims = (*call.in_dims, *(0,) * call.warm)
         shared = [own is None and dim is not None for own, dim in zip(own_dims, mapped, strict=True)]
         if isinstance(call.plan.solver, ClosedForm) and any(shared):
             pairs = list(zip(tensors, mapped, strict=True))

@@ -216,7 +216,8 @@ class DeclarativeNode(nn.Module):
         Args:
             *xs: the inputs.
             start: where to start this time, a point for each problem: usually the last solution of the same problems,
-                as a tensor (nested, if there are several unknowns) or as the :class:`Solution` itself.
+                as a tensor (nested, if there are several unknowns) or, with its multipliers, as the :class:`Solution`
+                itself: an interior-point method can then start where it ended, and needs fewer iterations.
 
         Raises:
             SolverError: a problem was not solved, unless the node masks such problems.
@@ -257,7 +258,8 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode(xs) as xs:
             inputs, call, solution = self._solve(xs, start)
             objective = objective_of(call, inputs.xs, solution) if inputs.size else solution.residual
-            solution = nest(call, inputs.xs, dataclasses.replace(solution, objective=objective))
+            rows = solution.stacked().detach()
+            solution = nest(call, inputs.xs, dataclasses.replace(solution, objective=objective, rows=rows))
         return solution.as_given(inputs.dtype, inputs.batched)
 
     @_opaque
@@ -342,7 +344,7 @@ class DeclarativeNode(nn.Module):
         refuse_without_values(xs)
         inputs, plan = bind(self._spec.plan, xs, self)
         refuse_without_values(inputs.xs)
-        warm = () if start is None else (warm_start(start, inputs, nesting_of(plan.problem.objective)),)
+        warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
         refuse_batched_start(plan.problem, plan.start, inputs)
         gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
         call = Call(
@@ -351,7 +353,7 @@ class DeclarativeNode(nn.Module):
             inputs.size,
             inputs.work,
             differentiable,
-            warm=bool(warm),
+            warm=len(warm),
             gradients=gradients,
             kinks=self.gradient.is_one_sided,
             own=len(xs),

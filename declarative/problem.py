@@ -80,6 +80,7 @@ class Batch:
     q: int  # inequality constraints
     evaluator: Evaluator | None = None  # None: functions are called
     layout: Layout = DENSE  # how H and A are stored
+    guess: Tensor | None = None  # multipliers to start from, (size, k)
     linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
 
     @property
@@ -108,7 +109,8 @@ class Batch:
         """The instances at these positions (indices or a mask)."""
         index = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         xs = [x if dim is None else x[index] for x, dim in zip(self.xs, self.in_dims, strict=True)]
-        return self.replace(xs, size=len(index))
+        guess = None if self.guess is None else self.guess[index]
+        return dataclasses.replace(self.replace(xs, size=len(index)), guess=guess)
 
     def unshared(self) -> Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""

@@ -24,9 +24,7 @@ from .torchside import fold
 ITERATIONS = 100  # towards the central path, from a point that is not far
 ROUGH = 1e-2  # of a slack, that a constraint may miss it by before the last steps
 FAR = 1e15  # a slack beyond this is that of a bound at infinity
-FINISHING = (
-    2  # Newton steps: the first doubles the digits, and each doubles the order up to which derivatives are right
-)
+FINISHING = 2  # Newton steps: the first finds the last digits; each doubles the order up to which derivatives are right
 
 
 @dataclass(frozen=True)

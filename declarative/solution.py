@@ -75,6 +75,8 @@ class Solution:
         objective: f(x, y), (batch,).
         lower_multipliers, upper_multipliers: of bounds, in the shape of u, not negative; None without bounds.
         messages: the solver's own words on each problem, often empty.
+        rows: the multipliers of all constraints, of bounds too, in one row per problem as solvers have them: what a
+            warm start from this solution starts with.
 
     Example:
         >>> import torch
@@ -99,6 +101,7 @@ class Solution:
     lower_multipliers: Any = None
     upper_multipliers: Any = None
     messages: tuple[str, ...] = ()
+    rows: Tensor | None = None
 
     @property
     def converged(self) -> Tensor:  # (batch,)

@@ -123,9 +123,22 @@ def one_problem(inputs: Inputs) -> list[Tensor]:
     return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
 
 
-def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> Tensor:  # (size, *shape)
-    """A start that was passed with the call: a point for each problem, such as the last solution."""
-    start = start.y if isinstance(start, Solution) else start
+def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
+    """A start that was passed with the call: a point for each problem and, of a solution, its multipliers."""
+    if isinstance(start, Solution):
+        return _warm_point(start.y, inputs, nesting), *_warm_multipliers(start, inputs)
+    return (_warm_point(start, inputs, nesting),)
+
+
+def _warm_multipliers(start: Solution, inputs: Inputs) -> tuple[Tensor, ...]:  # (size, k), or nothing
+    if start.rows is None:
+        return ()
+    rows = start.rows.detach() if inputs.batched else start.rows.detach().unsqueeze(0)
+    usable = rows.dim() == 2 and len(rows) == inputs.size
+    return (rows.to(device=inputs.xs[0].device, dtype=inputs.work).nan_to_num(0.0),) if usable else ()
+
+
+def _warm_point(start: object, inputs: Inputs, nesting: Nesting | None) -> Tensor:  # (size, *shape)
     start = start if nesting is None else nesting.join(start, "start")
     if not isinstance(start, Tensor):
         raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")

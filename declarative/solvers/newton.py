@@ -59,6 +59,7 @@ from .newton_step import (
     widened,
 )
 from .polish import polish
+from .resume import near, resumed
 
 RUNNING = -1
 BACKTRACKS = 30
@@ -130,10 +131,17 @@ class Newton(Solver):
         """Solve the batch, in double precision unless told otherwise."""
         inner = batch if self.keep_dtype else batch.in_double()
         first = start if inner is batch else start.to(torch.float64)
-        raw = self._solve(inner.with_linear_residuals() if self.hessian == "gauss-newton" else inner, first)
-        if self.polish:
-            raw = polish(inner, raw, first, start.dtype)
+        if inner.guess is None:
+            return self._finished(inner, first, start.dtype).to(start.dtype)
+        raw = near(inner, first, start.dtype)
+        rows = (raw.codes != Status.CONVERGED).nonzero().flatten()
+        if len(rows):
+            raw = raw.put(rows, self._finished(inner.select(rows), first[rows], start.dtype))
         return raw.to(start.dtype)
+
+    def _finished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
+        raw = self._solve(batch.with_linear_residuals() if self.hessian == "gauss-newton" else batch, start)
+        return polish(batch, raw, start, dtype) if self.polish else raw
 
     def centre(self, batch: Batch, start: Tensor, barrier: float) -> RawSolution:
         """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""
@@ -144,7 +152,8 @@ class Newton(Solver):
         )
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        return self._run(batch, *_first_state(batch, start))
+        scales, state = _first_state(batch, start)
+        return self._run(batch, scales, state if batch.guess is None else resumed(batch, scales, state))
 
     def _run(self, batch: Batch, scales: Scales, state: State) -> RawSolution:
         loop = _Loop(self, batch, scales, state)

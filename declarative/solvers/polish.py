@@ -28,6 +28,7 @@ def polish(
     start: Tensor | None = None,
     dtype: torch.dtype | None = None,
     minimum: bool = True,
+    counts: bool = False,
 ) -> RawSolution:
     """Improve every problem for as long as its distance to a solution falls.
 
@@ -40,6 +41,7 @@ def polish(
         start: where the solver came from, (batch, m).
         dtype: the precision that the solutions are wanted in, for the verdict; by default that of the points.
         minimum: whether a saddle point is no solution.
+        counts: whether the steps count as iterations.
     """
     travel = None if start is None else (raw.y - start.to(raw.y.dtype)).abs()
     u = raw.y
@@ -52,9 +54,11 @@ def polish(
     exact, loose = EXACT * torch.finfo(u.dtype).eps, optimality_tolerance(u.dtype)
     close = _length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE
     improving = close & ((best.residual > exact) | (best.stationarity > loose))
+    steps = torch.zeros_like(raw.iterations)
     for _ in range(STEPS):
         if not bool(improving.any()):
             break
+        steps = steps + improving
         rows = compacted(improving)
         rows = torch.arange(batch.size, device=u.device) if rows is None else rows
         part = batch if len(rows) == batch.size else batch.select(rows)
@@ -76,7 +80,10 @@ def polish(
         improving = improving & ((best.residual > exact) | (best.stationarity > loose))
     doubtful = (best.residual > optimality_tolerance(dtype or u.dtype)) & (raw.codes == Status.CONVERGED)
     codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
-    return dataclasses.replace(raw, y=u, multipliers=best.multipliers, codes=codes, assessment=best)
+    iterations = raw.iterations + steps if counts else raw.iterations
+    return dataclasses.replace(
+        raw, y=u, multipliers=best.multipliers, codes=codes, iterations=iterations, assessment=best
+    )
 
 
 def _length(found: Assessment, u: Tensor) -> Tensor:  # (batch,)

@@ -6,6 +6,43 @@ from .mutant import Mutant
 
 RULES = [
     Mutant(
+        "declarative/smoothed.py",
+        "share = self.barrier / (self.barrier + slack.square())",
+        "share = self.barrier / (self.barrier + slack)",
+        "the smoothed rule weighs constraints by their slack alone",
+        ("library/test_smoothed.py::test_at_a_kink_it_is_in_the_middle",),
+    ),
+    Mutant(
+        "declarative/smoothed.py",
+        "u=place[0], multipliers=place[1]",
+        "u=u, multipliers=place[1]",
+        "the smoothed gradient is taken at the solution",
+        ("library/test_smoothed.py::test_equalities_inequalities_and_bounds_together[0.1]",),
+    ),
+    Mutant(
+        "declarative/smoothed.py",
+        "(missed <= ROUGH * slack).all(-1)",
+        "(missed > -1).all(-1)",
+        "a central point that has no room counts as one",
+        ("library/test_smoothed.py::test_where_there_is_no_central_point_the_exact_gradient_is_taken_and_told",),
+    ),
+    Mutant(
+        "declarative/smoothed.py",
+        "range(FINISHING)",
+        "range(0)",
+        "the central point is a constant to a second differentiation",
+        ("library/test_smoothed.py::test_second_derivatives_are_those_of_the_smoothed_gradient",),
+    ),
+    Mutant(
+        "declarative/functions.py",
+        "here = u.detach()",
+        "here = u",
+        "the residuals that count as linear are not",
+        (
+            "library/test_residuals.py::test_the_linearised_objective_has_the_same_slope_and_no_curvature_of_the_residuals",
+        ),
+    ),
+    Mutant(
         "declarative/gradients.py",
         "keeps_multipliers = False",
         "keeps_multipliers = True",
@@ -92,16 +129,16 @@ RULES = [
         ("library/test_recording.py::test_gradients_own_their_memory",),
     ),
     Mutant(
-        "declarative/implicit.py",
-        "x.unsqueeze(1).expand(count, call.size, *x.shape[1:])",
-        "x.unsqueeze(0).expand(call.size, count, *x.shape[1:])",
+        "declarative/torchside.py",
+        "x.unsqueeze(1).expand(count, size, *x.shape[1:])",
+        "x.unsqueeze(0).expand(size, count, *x.shape[1:])",
         "vmap over a shared input deals it out to the wrong problems",
         ("torch/test_transforms.py::test_vmap_over_an_input_that_the_node_shares",),
     ),
     Mutant(
         "declarative/implicit.py",
-        "x if dim is None else x[i] for",
-        "x if dim is None else x[0] for",
+        "x if dim is None else x.select(dim, i) for",
+        "x if dim is None else x.select(dim, 0) for",
         "vmap over a shared input of a closed form calls it with the first one only",
         ("torch/test_transforms.py::test_vmap_over_an_input_that_the_node_shares",),
     ),

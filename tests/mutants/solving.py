@@ -293,8 +293,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/forward.py",
-        "if not batch.q or not call.differentiable:",
-        "if not batch.q:",
+        "if not batch.q or not call.differentiable or not call.kinks:",
+        "if not batch.q or not call.kinks:",
         "kinks are told where nobody differentiates",
         ("library/test_statuses.py::test_kinks_are_told_where_a_gradient_will_be_taken",),
     ),
