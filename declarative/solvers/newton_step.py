@@ -8,7 +8,8 @@ in which the gradients of objective and constraints have size 1 at the start.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -28,9 +29,12 @@ GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3,
 class Rows:
     """A dataclass of tensors with one row per problem, and perhaps of what all of these have in common."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def tensors(self) -> dict[str, Tensor]:
         """What each problem has a row of."""
-        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
 
     def take(self, rows: Tensor) -> Self:
         """The problems at these positions."""
@@ -49,7 +53,7 @@ class Rows:
         return self._with(mixed)
 
     def _with(self, tensors: dict[str, Tensor]) -> Self:
-        return type(self)(**{**vars(self), **tensors})
+        return type(self)(**{name: tensors.get(name, getattr(self, name)) for name in self.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -95,22 +99,33 @@ class Model(Rows):
         """The number of equalities."""
         return self.y.shape[-1] - self.s.shape[-1]
 
+    @cached_property
     def slope(self) -> Tensor:  # (batch, m)
         """D_U L."""
         return self.gradient + self.layout.jacobian.multiply_transposed(self.jacobian, self.y)
 
+    @cached_property
+    def bend(self) -> Tensor:  # (batch, m)
+        """The size of H's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
+        diagonal = self.layout.hessian.diagonal(self.hessian).abs()
+        least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * self.slope.abs().amax(-1, keepdim=True))
+        return torch.maximum(diagonal, least).clamp(min=1e-8)
+
+    @cached_property
     def residual(self) -> Tensor:  # (batch, k)
         """[h; g + s]."""
         return residual_of(self.values, self.s)
 
+    @cached_property
     def violated(self) -> Tensor:  # (batch, k)
         """h, and g where it is positive."""
         return torch.cat([self.values[:, : self.p], self.values[:, self.p :].clamp(min=0.0)], -1)
 
+    @cached_property
     def stationarity(self) -> Tensor:
         """|D_U L| relative to the forces that balance in it."""
         force = largest(self.layout.jacobian.multiply_transposed(self.jacobian.abs(), self.y.abs()))
-        return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
+        return largest(self.slope.abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
     def complementarity(self, barrier: Tensor) -> Tensor:  # (..., batch)
         """The largest deviation of s y from the barrier parameter, relative to large y."""
@@ -158,7 +173,7 @@ def newton_step(
     """The step for a given regularisation and value of the constraints, and what is to be said of its matrix."""
     p, q = model.p, model.s.shape[-1]
     y, s = model.y[:, p:], model.s
-    primal = shift.unsqueeze(-1) * diagonal_size(model)
+    primal = shift.unsqueeze(-1) * model.bend
     if not q:
         found = model.layout.solve_kkt(
             model.hessian,
@@ -166,14 +181,14 @@ def newton_step(
             primal,
             torch.zeros_like(residual),
             p,
-            (-model.slope(), -residual),
+            (-model.slope, -residual),
             weight,
             damping,
         )
         return Step(found.z, s, found.s), found
     dual = torch.cat([torch.zeros_like(model.y[:, :p]), s / y], -1)
     inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
-    right = (-model.slope(), -torch.cat([residual[:, :p], inner], -1))
+    right = (-model.slope, -torch.cat([residual[:, :p], inner], -1))
     found = model.layout.solve_kkt(model.hessian, model.jacobian, primal, dual, p, right, weight, damping)
     # From the last row: G du = s / y dy - (g + barrier / y), which costs no product with G.
     change = dual[:, p:] * found.s[:, p:] - inner
@@ -182,20 +197,20 @@ def newton_step(
 
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
     """The least curvature along the constraints, relative to the size of H; and its direction."""
-    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), diagonal_size(model), model.p)
+    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), model.bend, model.p)
 
 
 def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model:
     """The model with curvature along the constraints turned positive, for these problems; steps stay within reach."""
     if not isinstance(model.layout, DenseLayout):
         return model
-    slope, p = model.slope(), model.p
+    slope, p = model.slope, model.p
     if model.s.shape[-1]:
         force = (model.y[:, p:] * model.values[:, p:] + barrier.unsqueeze(-1)) / model.s
         slope = slope + model.layout.jacobian.multiply_transposed(
             model.jacobian, torch.cat([torch.zeros_like(model.y[:, :p]), force], -1)
         )
-    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), diagonal_size(model), p, slope, reach)
+    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), model.bend, p, slope, reach)
     chosen = which.view(-1, *(1,) * (hessian.dim() - 1))
     return replace(model, hessian=torch.where(chosen, hessian, model.hessian))
 
@@ -203,13 +218,6 @@ def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model
 def _dual(model: Model) -> Tensor:  # (batch, k)
     """What relaxes each constraint in a step: nothing for equalities."""
     return torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
-
-
-def diagonal_size(model: Model) -> Tensor:  # (batch, m)
-    """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
-    diagonal = model.layout.hessian.diagonal(model.hessian).abs()
-    least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * model.slope().abs().amax(-1, keepdim=True))
-    return torch.maximum(diagonal, least).clamp(min=1e-8)
 
 
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
@@ -277,28 +285,27 @@ def widened(state: State, values: Tensor) -> State:
     return replace(state, s=torch.maximum(state.s, -values[:, p:]).where(values[:, p:].isfinite(), state.s))
 
 
-def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> tuple[State, Tensor]:
+def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> State:
     """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew.
 
     It never becomes so small that rounding errors of the slacks matter, unless the tolerance on the gap asks for it.
     """
     if not state.s.shape[-1]:
-        return state, torch.zeros_like(state.stored, dtype=torch.bool)
+        return state
     barrier = state.barrier
     y = model.y[:, model.p :]
     lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
     lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
     lowest = torch.maximum(lowest, state.last)
-    rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
-    steps = [barrier]
+    rest = torch.maximum(model.stationarity, largest(model.residual.abs()))
+    # A barrier is solved well enough if no s y exceeds it by more than ten times, nor the rest.
+    enough = torch.maximum(rest / 10, largest(model.s * y) / (1 + 10 * (largest(y) / 100).clamp(min=1.0)))
     for _ in range(LOWERINGS):
-        steps.append(torch.maximum(torch.minimum(0.2 * steps[-1], steps[-1] ** 1.5), lowest))
-    tried = torch.stack(steps[:-1])  # all at once: each is solved if those before it are
-    solved = (torch.maximum(rest, model.complementarity(tried)) <= 10 * tried).cumprod(0).sum(0, keepdim=True)
-    barrier = torch.minimum(torch.stack(steps).gather(0, solved).squeeze(0), state.barrier)
-    lower = barrier < state.barrier
-    fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
-    return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower
+        lower = torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest)
+        barrier = torch.where(barrier >= enough, torch.minimum(lower, barrier), barrier)
+    lowered = barrier < state.barrier
+    fresh = torch.where(lowered[:, None, None], torch.inf, state.filter)
+    return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lowered, 0, state.stored))
 
 
 def ended(model: Model, state: State, tolerance: float) -> Tensor:  # (batch,)
@@ -311,7 +318,7 @@ def acceptable(
     state: State, model: Model, step: Step, length: Tensor, theta: Tensor, phi: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Whether a trial point with (theta, phi) makes progress, and whether it does so by the objective alone."""
-    old_theta, old_phi = merit(model.objective, model.residual(), model.s, state.barrier)
+    old_theta, old_phi = merit(model.objective, model.residual, model.s, state.barrier)
     slope = (model.gradient * step.u).sum(-1)
     if state.s.shape[-1]:
         slope = slope - state.barrier * (step.s / model.s).sum(-1)
@@ -328,7 +335,7 @@ def acceptable(
 
 def remembered(state: State, model: Model, which: Tensor) -> State:
     """The state with the model's (theta, phi) stored in the filter, for these problems."""
-    theta, phi = merit(model.objective, model.residual(), model.s, state.barrier)
+    theta, phi = merit(model.objective, model.residual, model.s, state.barrier)
     pair = torch.stack([(1 - GAMMA_THETA) * theta, phi - GAMMA_PHI * theta], -1)
     places = torch.arange(FILTER, device=which.device)
     place = (places == (state.stored % FILTER).unsqueeze(-1)) & which.unsqueeze(-1)

@@ -193,11 +193,11 @@ def test_the_weight_of_the_constraints_changes_nothing_in_a_step():
         layout=DENSE,
     )
     zero = torch.zeros(1, dtype=DOUBLE)
-    assert not newton_step(model, zero, zero, ONE, model.residual())[1].convex
+    assert not newton_step(model, zero, zero, ONE, model.residual)[1].convex
     matrix = torch.cat([torch.cat([hessian, rows.mT], -1), torch.cat([rows, zero[:, None, None]], -1)], -2)
-    truth = torch.linalg.solve(matrix, -torch.cat([model.slope(), model.residual()], -1))
+    truth = torch.linalg.solve(matrix, -torch.cat([model.slope, model.residual], -1))
     for weight in (3.0, 40.0):
-        step, found = newton_step(model, zero, weight * ONE, ONE, model.residual())
+        step, found = newton_step(model, zero, weight * ONE, ONE, model.residual)
         assert found.convex
         assert relative(torch.cat([step.u, step.y], -1), truth) < 1e-12
 
