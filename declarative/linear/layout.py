@@ -236,13 +236,13 @@ class DenseLayout(Layout):
             z = torch.cholesky_solve(r.unsqueeze(-1), whole).squeeze(-1)
             s, independent = t[:, :0], torch.ones_like(convex)
         else:
-            half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
+            both = torch.linalg.solve_triangular(whole, torch.cat([rows.mT, r.unsqueeze(-1)], -1), upper=False)
+            half, first = both[..., :p], both[..., p:]
             complement = torch.bmm(half.mT, half)
             if damping is not None:
                 most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
                 complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
             small, independent, _ = _cholesky(complement)
-            first = torch.linalg.solve_triangular(whole, r.unsqueeze(-1), upper=False)
             down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
             z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
             s = down.squeeze(-1)

@@ -151,7 +151,9 @@ class Newton(Solver):
         scales, state = _first_state(batch, start)
         last = barrier * scales.objective
         return self._run(
-            batch, scales, dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last)
+            batch,
+            scales,
+            dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1)),
         )
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
@@ -180,17 +182,17 @@ def _iteration(
     there = model_at(batch, scales, trial.u, trial.s, trial.y)
     trial = widened(trial, there.values)
     there = dataclasses.replace(there, s=trial.s)
-    good, by_objective = acceptable(
-        state, model, step, length, *merit(there.objective, there.residual, trial.s, state.barrier)
-    )
-    trial = remembered(trial, model, good & ~by_objective)
+    before = merit(model.objective, model.residual, model.s, state.barrier)
+    after = merit(there.objective, there.residual, trial.s, state.barrier)
+    good, by_objective = acceptable(state, model, before, step, length, *after)
+    trial = remembered(trial, before, good & ~by_objective)
     shift = trial.shift * trial.shift.clamp(max=LESS_SHIFT)
     trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
     solved = (
         (largest(model.violated.abs()) <= tolerances[0])
         & (model.stationarity <= tolerances[1])
         & ended(model, state, tolerances[2])
-        & (nearness(model, step, state.u, scales.start) <= NEAR)
+        & (nearness(model, step, scales.start) <= NEAR)
     )
     flags = torch.stack([solved, found.convex & found.independent, good, ~(found.room > FAINT)], -1)
     return trial, there, state, flags
@@ -262,7 +264,7 @@ class _Loop:
             parts = iter((u, *rows))
             state = State(**{name: next(parts) for name in names[0]})
             scales = Scales(**{name: next(parts) for name in names[1]})
-            model = Model(**{name: next(parts) for name in MODEL}, y=state.y, s=state.s, layout=batch.layout)
+            model = Model(**{name: next(parts) for name in MODEL}, u=u, y=state.y, s=state.s, layout=batch.layout)
             trial, there, state, flags = _iteration(batch, scales, model, state, tolerances)
             changed = [getattr(trial, name) for name in CHANGED] + [getattr(state, name) for name in LOWERED]
             return *changed, *(getattr(there, name) for name in MODEL), flags
@@ -272,7 +274,9 @@ class _Loop:
         trial = dataclasses.replace(self.state, **{name: next(found) for name in CHANGED})
         here = dataclasses.replace(self.state, **{name: next(found) for name in LOWERED})
         trial = dataclasses.replace(trial, barrier=here.barrier)
-        there = Model(**{name: next(found) for name in MODEL}, y=trial.y, s=trial.s, layout=self.batch.layout)
+        there = Model(
+            **{name: next(found) for name in MODEL}, u=trial.u, y=trial.y, s=trial.s, layout=self.batch.layout
+        )
         return trial, there, here, next(found)
 
     def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
@@ -346,7 +350,8 @@ class _Loop:
         small = 10 * self.tolerances[0]
         lost = refused & (largest(model.violated.abs()) > small)
         goal = torch.where(lost, theta, record.goal)
-        result = remembered(result, model, lost)
+        before = merit(model.objective, model.residual, model.s, result.barrier)
+        result = remembered(result, before, lost)
         # Where the point is feasible and no step is accepted, a larger regularisation makes another one.
         more = torch.where(state.shift > 0, MORE_SHIFT * state.shift, FIRST_SHIFT)
         result = dataclasses.replace(result, shift=torch.where(refused & ~lost, more, result.shift))
@@ -409,12 +414,13 @@ class _Loop:
 
     def _is_stationary(self, model: Model, factor: float = 10.0) -> Tensor:
         feasible = largest(model.violated.abs()) <= self.tolerances[0] * factor
-        return feasible & (model.stationarity <= self.tolerances[1] * factor) & (model.gap(self.state.u) <= 1e-6)
+        return feasible & (model.stationarity <= self.tolerances[1] * factor) & (model.gap <= 1e-6)
 
     def _search(self, model: Model, state: State, damping: Tensor, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
         step, _ = newton_step(model, state.shift, state.weight, state.barrier, model.residual, damping)
         length = room(state.s, step.s, state.barrier)
+        before = merit(model.objective, model.residual, model.s, state.barrier)
         result, accepted = state, ~wanted
 
         def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -422,10 +428,9 @@ class _Loop:
             objective, values = values_at(self.batch, self.scales, trial.u)
             residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
             trial = widened(trial, values)
-            good, by_objective = acceptable(
-                state, model, step, length, *merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
-            )
-            return remembered(trial, model, good & ~by_objective), good, residual
+            after = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
+            good, by_objective = acceptable(state, model, before, step, length, *after)
+            return remembered(trial, before, good & ~by_objective), good, residual
 
         trial, good, residual = attempt(step, length)
         result = trial.where(good & ~accepted, result)
@@ -525,7 +530,9 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
-    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), none.clone())
+    state = State(
+        u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), u.new_zeros(batch.size, 0)
+    )
     return scales, state
 
 

@@ -22,6 +22,7 @@ BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go,
 LOWERINGS = 3  # of the barrier at once
 CENTRED = 1e-3  # of the last barrier, if it is not zero: how far slack times multiplier may be from it
 FILTER = 24  # points that a step has to improve on, at the most
+LEAST = 1e-8  # of the largest theta that is allowed: below that, progress is asked of the objective
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
 
@@ -78,7 +79,7 @@ class State(Rows):
     filter: Tensor  # pairs (theta, phi) that a step has to improve on, (batch, FILTER, 2)
     stored: Tensor  # how many have been stored there, (batch,)
     largest: Tensor  # theta that is allowed at all, (batch,)
-    last: Tensor  # the barrier to end with, (batch,); 0: as small as rounding errors allow
+    last: Tensor  # the barrier to end with, (batch, 1); (batch, 0): as small as rounding errors allow
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Model(Rows):
     values: Tensor  # c, (batch, k)
     jacobian: Tensor  # of c, in the form that the layout says
     hessian: Tensor  # of L, likewise
+    u: Tensor  # (batch, m)
     y: Tensor  # (batch, k)
     s: Tensor  # (batch, q)
     layout: Layout
@@ -127,19 +129,25 @@ class Model(Rows):
         force = largest(self.layout.jacobian.multiply_transposed(self.jacobian.abs(), self.y.abs()))
         return largest(self.slope.abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def complementarity(self, barrier: Tensor) -> Tensor:  # (..., batch)
-        """The largest deviation of s y from the barrier parameter, relative to large y."""
-        y = self.y[:, self.p :]
-        return largest((self.s * y - barrier.unsqueeze(-1)).abs()) / (largest(y) / 100).clamp(min=1.0)
+    @cached_property
+    def pull(self) -> Tensor:  # (batch, q)
+        """The multipliers of inequalities."""
+        return self.y[:, self.p :]
 
-    def span(self, u: Tensor) -> Tensor:  # (batch, q)
+    @cached_property
+    def large(self) -> Tensor:
+        """What products of slacks and multipliers are relative to: 1, or more if multipliers are large."""
+        return (largest(self.pull) / 100).clamp(min=1.0)
+
+    @cached_property
+    def span(self) -> Tensor:  # (batch, q)
         """The size of the terms of each inequality: its slack is small or large beside that."""
-        return self.layout.jacobian.multiply(self.jacobian.abs(), u.abs())[:, self.p :].clamp(min=1.0)
+        return self.layout.jacobian.multiply(self.jacobian.abs(), self.u.abs())[:, self.p :].clamp(min=1.0)
 
-    def gap(self, u: Tensor) -> Tensor:
+    @cached_property
+    def gap(self) -> Tensor:
         """The largest s y, relative to large y and to the terms of an inequality."""
-        y = self.y[:, self.p :]
-        return largest(self.s * y / self.span(u)) / (largest(y) / 100).clamp(min=1.0)
+        return largest(self.s * self.pull / self.span) / self.large
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
@@ -172,7 +180,7 @@ def newton_step(
 ) -> tuple[Step, KktSolution]:
     """The step for a given regularisation and value of the constraints, and what is to be said of its matrix."""
     p, q = model.p, model.s.shape[-1]
-    y, s = model.y[:, p:], model.s
+    y, s = model.pull, model.s
     primal = shift.unsqueeze(-1) * model.bend
     if not q:
         found = model.layout.solve_kkt(
@@ -230,6 +238,7 @@ def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> M
         values=scaled_values(here.values, scales),
         jacobian=rows.scale_rows(here.jacobian, scales.rows),
         hessian=here.curvature * scales.objective.view(-1, *(1,) * (here.curvature.dim() - 1)),
+        u=u,
         y=y,
         s=s,
         layout=batch.layout,
@@ -258,7 +267,7 @@ def room(s: Tensor, ds: Tensor, barrier: Tensor) -> Tensor:  # (batch,)
     if not s.shape[-1]:
         return torch.ones_like(barrier)
     fraction = (1 - barrier).clamp(*BOUNDARY).unsqueeze(-1)
-    return torch.where(ds < 0, -fraction * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
+    return torch.where(ds < 0, -fraction * s / ds, 1.0).amin(-1).clamp(max=1.0)
 
 
 def moved(state: State, step: Step, length: Tensor) -> State:
@@ -293,13 +302,13 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
     if not state.s.shape[-1]:
         return state
     barrier = state.barrier
-    y = model.y[:, model.p :]
-    lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
-    lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
-    lowest = torch.maximum(lowest, state.last)
+    lowest = least * largest(model.pull * model.span).clamp(min=1.0)
+    lowest = torch.minimum(lowest, 0.2 * tolerance * model.large)
+    if state.last.shape[-1]:
+        lowest = torch.maximum(lowest, state.last[:, 0])
     rest = torch.maximum(model.stationarity, largest(model.residual.abs()))
     # A barrier is solved well enough if no s y exceeds it by more than ten times, nor the rest.
-    enough = torch.maximum(rest / 10, largest(model.s * y) / (1 + 10 * (largest(y) / 100).clamp(min=1.0)))
+    enough = torch.maximum(rest / 10, largest(model.s * model.pull) / (1 + 10 * model.large))
     for _ in range(LOWERINGS):
         lower = torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest)
         barrier = torch.where(barrier >= enough, torch.minimum(lower, barrier), barrier)
@@ -310,32 +319,35 @@ def lowered_barrier(state: State, model: Model, least: float, tolerance: float) 
 
 def ended(model: Model, state: State, tolerance: float) -> Tensor:  # (batch,)
     """Whether slacks and multipliers are where they are to end."""
-    centred = model.complementarity(state.last) <= (CENTRED * state.last).clamp(max=tolerance)
-    return torch.where(state.last > 0, centred, model.gap(state.u) <= tolerance)
+    if not state.last.shape[-1]:
+        return model.gap <= tolerance
+    off = largest((model.s * model.pull - state.last).abs()) / model.large
+    return off <= (CENTRED * state.last[:, 0]).clamp(max=tolerance)
 
 
 def acceptable(
-    state: State, model: Model, step: Step, length: Tensor, theta: Tensor, phi: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Whether a trial point with (theta, phi) makes progress, and whether it does so by the objective alone."""
-    old_theta, old_phi = merit(model.objective, model.residual, model.s, state.barrier)
+    state: State, model: Model, before: Pair, step: Step, length: Tensor, theta: Tensor, phi: Tensor
+) -> Pair:
+    """Whether (theta, phi) is progress over what they were before, and whether it is so by the objective alone."""
+    old_theta, old_phi = before
     slope = (model.gradient * step.u).sum(-1)
     if state.s.shape[-1]:
         slope = slope - state.barrier * (step.s / model.s).sum(-1)
-    rounding = 10 * torch.finfo(phi.dtype).eps * old_phi.abs()
-    least = 1e-4 * (state.largest / 1e4)
-    descent = (-slope).clamp(min=0.0)
-    by_objective = (old_theta <= least) & (slope < 0) & (length * descent**S_PHI > DELTA * old_theta**S_THETA)
-    armijo = phi - old_phi <= ETA * length * slope + rounding
-    better = (theta <= (1 - GAMMA_THETA) * old_theta) | (phi - old_phi <= -GAMMA_PHI * old_theta + rounding)
-    free = ((theta.unsqueeze(-1) < state.filter[:, :, 0]) | (phi.unsqueeze(-1) < state.filter[:, :, 1])).all(-1)
-    good = torch.where(by_objective, armijo, better) & free & (theta < state.largest) & (theta + phi).isfinite()
+    # Where the slope is not negative, the second comparison fails.
+    by_objective = (old_theta <= LEAST * state.largest) & (
+        length * (-slope).clamp(min=0.0) ** S_PHI > DELTA * old_theta**S_THETA
+    )
+    change = phi - old_phi - 10 * torch.finfo(phi.dtype).eps * old_phi.abs()  # but for rounding errors
+    armijo = change <= ETA * length * slope
+    better = (theta <= (1 - GAMMA_THETA) * old_theta) | (change <= -GAMMA_PHI * old_theta)
+    free = (torch.stack([theta, phi], -1).unsqueeze(1) < state.filter).any(-1).all(-1)
+    good = torch.where(by_objective, armijo, better) & free & (theta < state.largest) & phi.isfinite()
     return good, by_objective & armijo
 
 
-def remembered(state: State, model: Model, which: Tensor) -> State:
-    """The state with the model's (theta, phi) stored in the filter, for these problems."""
-    theta, phi = merit(model.objective, model.residual, model.s, state.barrier)
+def remembered(state: State, before: Pair, which: Tensor) -> State:
+    """The state with (theta, phi) stored in the filter, for these problems."""
+    theta, phi = before
     pair = torch.stack([(1 - GAMMA_THETA) * theta, phi - GAMMA_PHI * theta], -1)
     places = torch.arange(FILTER, device=which.device)
     place = (places == (state.stored % FILTER).unsqueeze(-1)) & which.unsqueeze(-1)
@@ -343,13 +355,12 @@ def remembered(state: State, model: Model, which: Tensor) -> State:
     return replace(state, filter=filled, stored=state.stored + which)
 
 
-def nearness(model: Model, step: Step, u: Tensor, start: Tensor) -> Tensor:  # (batch,)
+def nearness(model: Model, step: Step, start: Tensor) -> Tensor:  # (batch,)
     """The length of a step relative to u, the largest over its entries.
 
     What is tiny beside the way from the start, or beside the change that costs as much energy as there is, is nothing.
     """
-    bend = model.layout.hessian.diagonal(model.hessian)
-    force = model.gradient.abs() + bend.abs() * u.abs()
-    energy = (force * u.abs()).sum(-1, keepdim=True)
-    reach = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
-    return largest(step.u.abs() / or_one(u.abs() + 1e-3 * (u - start).abs() + 1e-3 * reach))
+    bend, size = model.layout.hessian.diagonal(model.hessian), model.u.abs()
+    energy = ((model.gradient.abs() + bend.abs() * size) * size).sum(-1, keepdim=True)
+    reach = torch.where(bend > 0, energy / bend, 0.0).sqrt()
+    return largest(step.u.abs() / or_one(size + 1e-3 * ((model.u - start).abs() + reach)))

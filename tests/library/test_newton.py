@@ -188,6 +188,7 @@ def test_the_weight_of_the_constraints_changes_nothing_in_a_step():
         values=ONE[None],
         jacobian=rows,
         hessian=hessian,
+        u=vectors[:1],
         y=-ONE[None],
         s=ONE[None, :0],
         layout=DENSE,
