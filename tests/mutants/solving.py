@@ -240,7 +240,9 @@ VERDICT = [
         "loose = faint & ",
         "loose = faint & ~faint & ",
         "an unknown that does not matter tells of the others",
-        ("library/test_newton_table.py::test_known_minima_are_found_in_a_moderate_number_of_iterations[Thomson 12, angles]",),
+        (
+            "library/test_newton_table.py::test_known_minima_are_found_in_a_moderate_number_of_iterations[Thomson 12, angles]",
+        ),
     ),
     Mutant(
         "declarative/optimality.py",
