@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -218,7 +218,7 @@ class _Loop:
         default = torch.finfo(state.u.dtype).eps ** 0.6
         self.limit = solver.max_iterations
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
-        self.tolerances = tuple(default if one is None else one for one in given)
+        self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
         self.model = model_at(batch, scales, state.u, state.s, state.y)
         self.all_scales = scales
