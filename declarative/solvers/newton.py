@@ -72,6 +72,7 @@ FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat dire
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more than
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
+ROUGH = 1e-6  # on the gradient, for a Hessian that is not exact, before polishing
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
@@ -143,8 +144,16 @@ class Newton(Solver):
         return raw.to(start.dtype)
 
     def _finished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
-        raw = self._solve(batch.with_linear_residuals() if self.hessian == "gauss-newton" else batch, start)
+        if self.hessian == "exact":
+            raw = self._solve(batch, start)
+        else:
+            raw = self._roughly()._solve(batch.with_linear_residuals(), start)
         return polish(batch, raw, start, dtype) if self.polish else raw
+
+    def _roughly(self) -> Newton:
+        """For steps of Gauss and Newton, which are not the best ones near the end: the exact ones finish."""
+        given = self.stationarity_tolerance is not None or not self.polish
+        return self if given else dataclasses.replace(self, stationarity_tolerance=ROUGH)
 
     def centre(self, batch: Batch, start: Tensor, barrier: float) -> RawSolution:
         """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""

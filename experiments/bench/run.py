@@ -18,7 +18,7 @@ from declarative.table import as_html, as_text
 
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
-from . import figures, layers, nodes, sparse
+from . import figures, layers, nodes, sparse, warm
 from .peers import Peers
 from .rows import Point, Row, Run
 
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
             nodes.studies(args.quick, peers),
             layers.studies(args.quick),
             sparse.studies(args.quick, args.compiled),
+            warm.studies(args.quick),
         )
         for row in (row for study in studies for row in study.rows(plan)):
             rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims

@@ -1,0 +1,136 @@
+"""Which problem, how large, how long: time and memory by size and structure, each in a process of its own.
+
+python -m experiments.bench.sizes [--quick] prints the table of the documentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from declarative import DeclarativeNode
+from problems import EntropicSimplex, OptimalTransport, QuadraticProgram
+
+from .timing import ONE_THREAD
+
+REPEATS = 3
+
+
+def normal(batch: int, size: int) -> tuple[Tensor, ...]:
+    """One input of that size."""
+    return (torch.randn(batch, size, dtype=torch.float64),)
+
+
+def dense(size: int) -> DeclarativeNode:
+    """Every unknown meets every other, one curved equality."""
+    return DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2 + u.sum() ** 4 / size**4,
+        lambda _, u: (u.square().sum() - 1) / 2,
+        start=size,
+    )
+
+
+def bounded(size: int) -> DeclarativeNode:
+    """The same with bounds."""
+    return DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2 + u.sum() ** 4 / size**4,
+        lambda _, u: u.sum() - 1,
+        bounds=(-1, 1),
+        start=size,
+    )
+
+
+def chain(size: int) -> DeclarativeNode:
+    """Every unknown meets its neighbours, with an inequality for each pair."""
+    return DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2, inequality=lambda _, u: u.diff() - 0.5, start=size, record=True
+    )
+
+
+def program(batch: int, size: int) -> tuple[Tensor, ...]:
+    """Of m unknowns, one equality and m inequalities."""
+    eye = torch.eye(size, dtype=torch.float64).expand(batch, size, size)
+    q = torch.randn(batch, size, dtype=torch.float64)
+    return eye, q, torch.ones_like(q)[:, None], torch.ones_like(q)[:, :1], -eye, torch.zeros_like(q)
+
+
+def costs(batch: int, size: int) -> tuple[Tensor, ...]:
+    """Of a transport plan with about that many entries."""
+    side = round(size**0.5)
+    return (torch.rand(batch, side, side, dtype=torch.float64),)
+
+
+CASES: dict[str, tuple[Callable[[int], Callable[..., Tensor]], Callable[[int, int], tuple[Tensor, ...]]]] = {
+    "own node, dense, an equality": (dense, normal),
+    "own node, dense, bounds": (bounded, normal),
+    "own node, neighbours only, inequalities": (chain, normal),
+    "`QuadraticProgram`, m inequalities": (lambda _: QuadraticProgram(), program),
+    "`OptimalTransport(10)`": (lambda _: OptimalTransport(10.0), costs),
+    "`EntropicSimplex()`, a closed form": (lambda _: EntropicSimplex(), normal),
+}
+SIZES = {
+    "own node, dense, an equality": ((10, 1), (10, 256), (100, 1), (100, 64), (500, 1)),
+    "own node, dense, bounds": ((10, 1), (10, 256), (100, 1), (100, 64), (500, 1)),
+    "own node, neighbours only, inequalities": ((100, 1), (1000, 1), (1000, 16), (10_000, 1)),
+    "`QuadraticProgram`, m inequalities": ((10, 256), (100, 1), (100, 64)),
+    "`OptimalTransport(10)`": ((100, 64), (10_000, 1), (250_000, 1)),
+    "`EntropicSimplex()`, a closed form": ((100, 64), (10_000, 64)),
+}
+
+
+def measure(kind: str, size: int, batch: int) -> tuple[float, float, float]:
+    """Milliseconds forward and backward, megabytes above what was there before; in this process."""
+    make, inputs = CASES[kind]
+    torch.manual_seed(0)
+    layer, xs = make(size), [x.clone().requires_grad_() for x in inputs(batch, size)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    forward = backward = float("inf")
+    for _ in range(REPEATS):
+        begin = time.process_time()
+        y = layer(*xs)
+        middle = time.process_time()
+        y.square().sum().backward()
+        forward, backward = min(forward, middle - begin), min(backward, time.process_time() - middle)
+    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    return 1e3 * forward, 1e3 * backward, taken
+
+
+def table(quick: bool) -> str:
+    """In Markdown."""
+    lines = ["| problem | unknowns | batch | forward, ms | backward, ms | memory, MB |", "|---|---|---|---|---|---|"]
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    for kind, sizes in SIZES.items():
+        for size, batch in sizes[:1] if quick else sizes:
+            words = [sys.executable, "-m", "experiments.bench.sizes", "--one", kind, str(size), str(batch)]
+            run = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+            figures = " | ".join(
+                f"{float(one):.2g}" if float(one) < 10 else f"{float(one):.0f}" for one in run.stdout.split()
+            )
+            lines.append(f"| {kind} | {size:,} | {batch} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table, or one row's figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the smallest of each")
+    parser.add_argument("--one", nargs=3, metavar=("PROBLEM", "SIZE", "BATCH"), help="this one alone, in this process")
+    args = parser.parse_args()
+    if args.one:
+        kind, size, batch = args.one
+        torch.set_num_threads(1)
+        print(*measure(kind, int(size), int(batch)))
+    else:
+        print(table(args.quick))
+
+
+if __name__ == "__main__":
+    main()
