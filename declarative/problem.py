@@ -25,7 +25,7 @@ from . import expansion
 from .bounds import Bounds
 from .functions import UserFunction
 from .linear import DENSE, Layout
-from .torchside import without_vmap_warnings
+from .torchside import in_grad_mode, without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -236,7 +236,7 @@ class Batch:
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
             with without_vmap_warnings():
-                return mapped(*rows, *batch.xs)
+                return in_grad_mode(mapped, *rows, *batch.xs)
 
         return self.evaluate(function.__name__, evaluated, *rows)
 
@@ -345,9 +345,8 @@ class Batch:
 
         def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
             inputs = tuple(batch.xs[i] for i in chosen)
-            grads: tuple[Tensor, ...] = torch.func.grad(
-                batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs)))
-            )(*inputs)
+            gradient = torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))
+            grads: tuple[Tensor, ...] = in_grad_mode(gradient, *inputs)
             return grads
 
         result: tuple[Tensor, ...] = self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s)
@@ -388,7 +387,8 @@ class Batch:
         gradient = torch.func.grad(self._paired, argnums=places)
         in_dims = (*(None if row is None else 0 for row in (u, multipliers, z, s)), *self.in_dims)
         with without_vmap_warnings():
-            grads: tuple[Tensor, ...] = torch.vmap(gradient, in_dims=in_dims)(u, multipliers, z, s, *self.xs)
+            mapped = torch.vmap(gradient, in_dims=in_dims)
+            grads: tuple[Tensor, ...] = in_grad_mode(mapped, u, multipliers, z, s, *self.xs)
         return grads
 
     def pushforward(
@@ -400,9 +400,14 @@ class Batch:
     ) -> tuple[Tensor, Tensor]:
         """(-B dx, -C dx): the transpose of :meth:`pullback`, which is linear in (z, s)."""
         zeros = (torch.zeros_like(u), u.new_zeros(*u.shape[:-1], self.k))
-        transposed = torch.func.vjp(lambda z, s: self.pullback(u, multipliers, z, s, wanted), *zeros)[1]
-        r, t = transposed(tuple(tangents))
-        return r, t
+
+        def pushed(*tangents: Tensor) -> Pair:
+            transposed: Any = torch.func.vjp(lambda z, s: self.pullback(u, multipliers, z, s, wanted), *zeros)[1]
+            r, t = transposed(tangents)
+            return r, t
+
+        found: Pair = in_grad_mode(pushed, *tangents)
+        return found
 
 
 def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
