@@ -197,6 +197,18 @@ def test_what_depends_on_values_is_refused_with_the_remedy(function, words):
         node(x, w)
 
 
+def test_whole_number_indices_are_recorded():
+    places = torch.tensor([2, 0, 0])
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + (u[places] ** 4).sum() + (u[[1]] ** 4).sum(),
+        start=3,
+        solver="newton",
+        record=True,
+    )
+    x = torch.randn(4, 3, dtype=torch.float64)
+    assert torch.allclose(node(x), node._with_record(False)(x), rtol=1e-12)
+
+
 def test_a_shared_input_may_decide_where_functions_are_called():
     w = torch.tensor([1.0, -2.0, 3.0], dtype=DOUBLE, requires_grad=True)
     x = randn(4, 3).requires_grad_()
