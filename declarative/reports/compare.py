@@ -273,7 +273,10 @@ def compare(
         if not inputs.size:
             raise ValueError("a batch of no problems cannot be compared.")
         if nesting_of(call.plan.problem.objective) is not None:
-            raise ValueError("compare is for nodes with one unknown: this one has several unknowns.")
+            raise ValueError(
+                "compare is for nodes with one unknown: this one has several unknowns. State the same functions of one "
+                "vector, start=n, and take its parts in them."
+            )
         v = _cotangent(v, solved.y if inputs.batched else solved.y[0], inputs.dtype)
         runner = _Runner(leaves, wanted, v, seconds if timing else None)
         judge = _Judge.of(inputs, call, solved)

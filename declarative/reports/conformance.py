@@ -94,7 +94,9 @@ def _lines(node: DeclarativeNode, xs: Given, wanted: list[int], twin: Declarativ
     yield Line("check(node, *xs)", words, Grade.FAIL if failed else Grade.PASS, advice)
     if any(line.name in ("callables", "captured parameters", "solved") for line in failed):
         return  # there is nothing to differentiate
-    for name, test in _tests(_Case(node, xs, wanted), twin).items():
+    case = _Case(node, xs, wanted)
+    _ = case.y  # which is refused if it is several
+    for name, test in _tests(case, twin).items():
         yield from guarded(name, lambda name=name, test=test: iter([_line(name, *test())]))  # type: ignore[misc]
 
 
@@ -147,7 +149,10 @@ class _Case:
     def y(self) -> Tensor:
         y = self.node(*self.xs)
         if not isinstance(y, Tensor):
-            raise ValueError("conformance is for nodes with one unknown: this one has several unknowns.")
+            raise ValueError(
+                "conformance is for nodes with one unknown: this one has several unknowns. State the same functions of "
+                "one vector, start=n, and take its parts in them."
+            )
         return y.detach()
 
     @cached_property

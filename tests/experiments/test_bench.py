@@ -13,6 +13,7 @@ from torch import Tensor
 
 from declarative import DeclarativeNode
 from experiments.bench import run as bench
+from experiments.bench import sizes, warm
 from experiments.bench import timing as bench_timing
 from experiments.bench.baselines import dense_node, kkt_solve, sinkhorn, sinkhorn_cholesky
 from experiments.bench.layers import PLOT
@@ -236,3 +237,21 @@ def test_a_part_of_it_without_any_peer(
 def test_a_text_that_no_claim_contains_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(tmp_path, "bench", "--quick", "--only", "no such thing") == 2
     assert "no claim contains 'no such thing'" in capsys.readouterr().err
+
+
+def test_a_warm_start_is_measured_in_iterations_and_time() -> None:
+    rows = list(warm.Slowly(4, 2, 1e-4).rows(Run("", 0.0, 1)))
+    assert [row.unit for row in rows] == ["iterations", "iterations", "ms", "ms"]
+    assert len({row.claim for row in rows}) == 4
+    assert rows[0].ours_value < rows[0].other_value
+    assert all(row.difference < 1e-9 for row in rows[2:])
+    assert not list(warm.Slowly(4, 2, 1e-4).rows(Run("transport", 0.0, 1)))
+
+
+@pytest.mark.parametrize("kind", sizes.CASES)
+def test_sizes_are_measured(kind: str) -> None:
+    forward, backward, memory = sizes.measure(kind, 4, 2)
+    assert forward > 0
+    assert backward > 0
+    assert memory >= 0
+    assert kind in sizes.SIZES

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from declarative import DeclarativeNode, NumericalWarning, SolverError, check, compare
+from declarative import DeclarativeNode, NumericalWarning, SolverError, check, compare, conformance
 from tests.support.helpers import DOUBLE, RULES, relative
 
 A = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=DOUBLE)
@@ -394,3 +394,13 @@ def test_wrong_functions(x0):
         compare(named_node(), named_node(), x0)
     with pytest.raises(ValueError, match="v must be nested like the unknowns"):
         named_node().descent(x0, torch.ones(3, 12))
+
+
+def test_reports_that_are_for_one_unknown_say_so():
+    node = DeclarativeNode(lambda x, u: (u["a"] - x).square().sum() + u["b"].square(), start={"a": 2, "b": ()})
+    x = torch.randn(2, 2, dtype=torch.float64)
+    for report in (lambda: compare(node, node.with_gradient("exact"), x), lambda: conformance(node, x)):
+        with pytest.raises(
+            ValueError, match=r"one unknown: this one has several unknowns\. State the same functions of one"
+        ):
+            report()
