@@ -1,0 +1,10 @@
+"""All families, by name."""
+
+from . import closed, control, quadratic
+from .family import Family, Shape
+
+FAMILIES: dict[str, Family] = {
+    family.name: family for module in (quadratic, closed, control) for family in module.FAMILIES
+}
+
+__all__ = ["FAMILIES", "Family", "Shape"]

@@ -1,0 +1,38 @@
+"""What a family is: a formula for problems of any size and batch, and which of them are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cases import Array, Case
+
+Shape = tuple[int, int]  # size, batch
+
+
+@dataclass(frozen=True)
+class Family:
+    """Problems by a formula."""
+
+    name: str
+    title: str
+    kind: str  # quadratic, control, nonlinear, transport or closed form
+    size: str  # what the size counts
+    about: str  # the problem, and where the truth comes from
+    make: Callable[[int, int, int], Case]  # of size, batch and seed
+    shapes: tuple[Shape, ...]
+    quick: tuple[Shape, ...]
+
+
+def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:
+    """The same numbers for the same problem, whoever asks."""
+    return np.random.default_rng([*name.encode(), size, batch, seed])
+
+
+def definite(draw: np.random.Generator, *shape: int) -> Array:
+    """Random matrices (..., n, n) with eigenvalues from 0.1 to about 4."""
+    n = shape[-1]
+    root = draw.standard_normal((*shape, n))
+    return root @ root.mT / n + 0.1 * np.eye(n)

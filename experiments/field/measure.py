@@ -1,0 +1,93 @@
+"""What one cell costs: run in a process of its own, on one thread."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cases import Answer, Case, Forward, Solved
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+LEAST, MOST = 3, 25  # repeats
+SHARE = 0.4  # of the time limit, after which nothing is repeated
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of the processor, and bytes."""
+
+    first: float  # the first call, forward and backward, with all that is done once
+    forward: float  # the median of the repeats
+    backward: float
+    low: float  # of forward and backward together: the first and the last quarter of the repeats
+    high: float
+    repeats: int
+    memory: int  # how much the first call rises above what was in use before
+
+
+def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[Times, Answer]:
+    """Call once, then repeat for so many seconds, and at least so many times if the limit allows it."""
+    before = _reset_peak()
+    first, solved, gradients = _once(forward)
+    memory = _peak() - before
+    answer = Answer(
+        np.asarray(solved.y).reshape(case.batch, -1),
+        {name: np.asarray(gradients[name]) for name in case.inputs},
+        np.ones(case.batch, bool) if solved.claims is None else np.asarray(solved.claims(), bool),
+    )
+    pairs: list[tuple[float, float]] = []
+    gc.collect()
+    gc.disable()
+    began = time.perf_counter()
+    while len(pairs) < MOST and _goes_on(len(pairs), time.perf_counter() - began, sum(first), budget, limit):
+        pairs.append(_once(forward)[0])
+    gc.enable()
+    totals = np.array(pairs or [first]).sum(-1)
+    middle = np.median(np.array(pairs or [first]), 0)
+    low, high = np.quantile(totals, [0.25, 0.75])
+    return Times(sum(first), *map(float, middle), float(low), float(high), len(pairs), max(memory, 0)), answer
+
+
+def _goes_on(done: int, elapsed: float, first: float, budget: float, limit: float) -> bool:
+    if elapsed + first > SHARE * limit and (done or first > SHARE * limit):
+        return False
+    return done < LEAST or elapsed < budget
+
+
+def _once(forward: Callable[[], Solved]) -> tuple[tuple[float, float], Solved, Any]:
+    start = time.process_time()
+    solved = forward()
+    middle = time.process_time()
+    gradients = solved.backward()
+    return (middle - start, time.process_time() - middle), solved, gradients
+
+
+def _reset_peak() -> int:
+    """Bytes in use now; the peak is counted from here on."""
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return _peak()
+    return _status("VmRSS")
+
+
+def _peak() -> int:
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    if not STATUS.exists():
+        return 0
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
+    return int(lines[name].split()[0]) * 1024
+
+
+def as_record(times: Times) -> dict[str, float]:
+    """For JSON."""
+    return asdict(times)

@@ -1,0 +1,79 @@
+"""The process of a library: it imports the library once, and splits off a process for every cell that it is asked for.
+
+Requests come as lines of JSON, and so do the answers. A cell that takes too long, or that ends its process, is told as
+such: neither hurts the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cases import DoesNotApplyError
+from .families import FAMILIES
+from .libraries import LIBRARIES
+from .measure import as_record, measure
+
+
+def serve(name: str) -> None:
+    """Answer requests until the input ends."""
+    library = LIBRARIES[name]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints goes elsewhere than the answers
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries, for their authors
+        library.load()
+        print(json.dumps({"ready": library.version}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(split_off(name, json.loads(line))), file=answers, flush=True)
+
+
+def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a process of its own, or what became of it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as pipe:
+            json.dump(cell(name, request), pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        ready, _, _ = select.select([pipe], [], [], request["limit"])
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+        text = pipe.read() if ready else ""
+    _, status = os.waitpid(child, 0)
+    if text:
+        found: dict[str, Any] = json.loads(text)
+        return found
+    return {"timeout": request["limit"]} if not ready else {"error": f"its process has ended, status {status}"}
+
+
+def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Measure, and leave the answer to be judged in the file that is named."""
+    try:
+        case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
+        forward = LIBRARIES[name].build(case, request["variant"])
+        times, answer = measure(forward, case, request["budget"], request["limit"])
+    except DoesNotApplyError as reason:
+        return {"not": str(reason)}
+    except Exception as error:  # whatever a library raises is its answer
+        print(traceback.format_exc(), file=sys.stderr)
+        return {"error": f"{type(error).__name__}: {error}"[:400]}
+    np.savez(Path(request["place"]), y=answer.y, solved=answer.solved, **answer.gradients)
+    return {"times": as_record(times)}
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
