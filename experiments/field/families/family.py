@@ -10,6 +10,7 @@ import numpy as np
 from ..cases import Array, Case
 
 Shape = tuple[int, int]  # size, batch
+NODES = ("sparse-qp", "chain", "portfolio")  # quadratic programs that we solve by a node, where recording counts
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Family:
     make: Callable[[int, int, int], Case]  # of size, batch and seed
     shapes: tuple[Shape, ...]
     quick: tuple[Shape, ...]
+    compiled: bool = False  # is our node compiled too, which takes a minute a shape?
+
+    def allows(self, library: str, variant: str) -> bool:
+        """Is this way to use a library measured here?"""
+        if library != "ours" or self.kind == "control" or self.kind == "nonlinear":
+            return variant != "compiled" or self.compiled
+        return variant == "recorded" or (variant == "called" and self.name in NODES)
 
 
 def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:
