@@ -17,7 +17,7 @@ from .cases import Answer, Case
 from .conditions import NoTruthError
 from .families import FAMILIES, Family
 from .judge import judge
-from .libraries import LIBRARIES
+from .libraries import LIBRARIES, Library
 from .processes import Processes
 from .truth import Truth, truth
 
@@ -65,13 +65,16 @@ class Plan:
         found = []
         for family in self.families():
             for size, batch in family.quick if self.quick else family.shapes:
-                kind = type(family.make(*family.quick[0], 0).statement)
-                for library in LIBRARIES.values():
-                    wanted = not self.libraries or library.name in self.libraries
-                    if wanted and library.installed and issubclass(kind, library.takes):
-                        variants = [name for name in library.variants if family.allows(library.name, name)]
-                        found += [Cell(family.name, size, batch, library.name, name) for name in variants]
+                for library in self._libraries(family):
+                    variants = [name for name in library.variants if family.allows(library.name, name)]
+                    for name in variants[: 1 if self.quick else None]:
+                        found.append(Cell(family.name, size, batch, library.name, name))
         return found
+
+    def _libraries(self, family: Family) -> list[Library]:
+        small = family.make(*family.quick[0], 0)
+        wanted = self.libraries or tuple(LIBRARIES)
+        return [one for one in LIBRARIES.values() if one.name in wanted and one.installed and one.accepts(small)]
 
 
 def pieces(plan: Plan, place: Path) -> list[Piece]:

@@ -44,9 +44,11 @@ def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as pipe:
-            json.dump(cell(name, request), pipe)
-        os._exit(0)
+        try:
+            with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as pipe:
+                json.dump(cell(name, request), pipe)
+        finally:
+            os._exit(0)  # never back into the loop of the process that it was split off from
     os.close(writing)
     with os.fdopen(reading) as pipe:
         ready, _, _ = select.select([pipe], [], [], request["limit"])
@@ -68,7 +70,7 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
         times, answer = measure(forward, case, request["budget"], request["limit"])
     except DoesNotApplyError as reason:
         return {"not": str(reason)}
-    except Exception as error:  # whatever a library raises is its answer
+    except BaseException as error:  # whatever a library raises is its answer, and a panic in Rust is no Exception
         print(traceback.format_exc(), file=sys.stderr)
         return {"error": f"{type(error).__name__}: {error}"[:400]}
     np.savez(Path(request["place"]), y=answer.y, solved=answer.solved, **answer.gradients)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases import Case, Convex, DoesNotApplyError, Forward, Programme, Quadratic, Simplex, Transport
+from ..cases import Case, Convex, DoesNotApplyError, Forward, Quadratic, Simplex, Transport
 from .library import Library, through_torch
 
 VARIANTS = {
@@ -43,8 +43,6 @@ def _statement(case: Case) -> Callable[[Any], Convex]:
         return case.convex
     if isinstance(case.statement, Transport):
         return lambda cp: _transport(cp, case)
-    if isinstance(case.statement, Programme):
-        raise DoesNotApplyError("not convex")
     program = case.quadratic()
     if sum(x.shape[1] for x in (program.q, program.b, program.h)) > LARGEST:
         raise DoesNotApplyError("CVXPY would take minutes to compile it")
@@ -95,5 +93,5 @@ def _transport(cp: Any, case: Case) -> Convex:
 
 
 CVXPYLAYERS = Library(
-    "cvxpylayers", "cvxpylayers", "cvxpylayers.torch", (Quadratic, Simplex, Transport, Programme), VARIANTS, build
+    "cvxpylayers", "cvxpylayers", "cvxpylayers.torch", (Quadratic, Simplex, Transport), VARIANTS, build, convex=True
 )

@@ -24,6 +24,11 @@ class Library:
     takes: tuple[type, ...]  # statements
     variants: Mapping[str, str]  # ways to use it, each in words; the first is what its documentation says
     build: Callable[[Case, str], Forward]  # of a case and a variant; what that takes is not timed
+    convex: bool = False  # does it also take whatever is stated in CVXPY?
+
+    def accepts(self, case: Case) -> bool:
+        """Is it worth asking?"""
+        return isinstance(case.statement, self.takes) or (self.convex and case.convex is not None)
 
     @property
     def installed(self) -> bool:
