@@ -45,8 +45,8 @@ class Plan:
 
     only: str = ""  # a part of the names of families
     quick: bool = False
-    budget: float = 0.6  # seconds to repeat a call
-    limit: float = 40.0  # seconds for everything about a cell
+    budget: float = 0.3  # seconds to repeat a call
+    limit: float = 25.0  # seconds for everything about a cell
     libraries: tuple[str, ...] = ()  # all, if none is named
 
     def families(self) -> list[Family]:

@@ -40,16 +40,15 @@ class Grid:
         return cls(buses, origin, end, resistance / square, -reactance / square, np.eye(buses)[:, generators], price)
 
     def functions(self, m: Any) -> Functions:
-        """Of the loads p (active, then reactive) and of u: voltages, angles, active and reactive supply."""
+        """Of the loads p (active, then reactive) and of u: voltages, angles but the first, both kinds of supply."""
         n, count = self.buses, self.supply.shape[1]
         origin, end, supply = (m.array(x) for x in (self.origin, self.end, self.supply))
+        differences, after = m.array((self.origin - self.end)[:, 1:]), 2 * n - 1
         to_origin, to_end = m.array(self.origin.T), m.array(self.end.T)
         g, b, price = (m.array(x) for x in (self.conductance, self.susceptance, self.price))
 
         def flows(u: Any) -> tuple[Any, ...]:
-            voltage, angle = u[:n], u[n : 2 * n]
-            one, two = m.times(origin, voltage), m.times(end, voltage)
-            turn = m.times(origin, angle) - m.times(end, angle)
+            one, two, turn = m.times(origin, u[:n]), m.times(end, u[:n]), m.times(differences, u[n:after])
             c, s = one * two * m.cos(turn), one * two * m.sin(turn)
             return (
                 g * one * one - g * c - b * s,
@@ -59,14 +58,14 @@ class Grid:
             )
 
         def objective(p: Any, u: Any) -> Any:  # noqa: ARG001
-            power = u[2 * n : 2 * n + count]
+            power = u[after : after + count]
             return m.total(price * (power + power * power / 2)) + 0.1 * m.total((u[:n] - 1) ** 2)
 
         def equality(p: Any, u: Any) -> Any:
             active, reactive, back, reactive_back = flows(u)
             first = m.times(to_origin, active) + m.times(to_end, back) + p[:n]
             second = m.times(to_origin, reactive) + m.times(to_end, reactive_back) + p[n : 2 * n]
-            supplied = m.times(supply, u[2 * n : 2 * n + count]), m.times(supply, u[2 * n + count :])
+            supplied = m.times(supply, u[after : after + count]), m.times(supply, u[after + count :])
             return m.concat([first - supplied[0], second - supplied[1]])
 
         def inequality(p: Any, u: Any) -> Any:  # noqa: ARG001
@@ -83,9 +82,9 @@ def power(size: int, batch: int, seed: int) -> Case:
     draw = generator("power", size, batch, seed)
     loads = np.concatenate([draw.uniform(0.1, 0.5, (batch, size)), draw.uniform(0.0, 0.15, (batch, size))], 1)
     low, high = VOLTAGE
-    lower = np.r_[np.full(size, low), 0.0, np.full(size - 1, -np.pi / 2), np.zeros(count), np.full(count, -1.0)]
-    upper = np.r_[np.full(size, high), 0.0, np.full(size - 1, np.pi / 2), np.full(count, 2.0), np.full(count, 1.0)]
-    start = np.tile(np.r_[np.ones(size), np.zeros(size), np.full(count, 0.5), np.zeros(count)], (batch, 1))
+    lower = np.r_[np.full(size, low), np.full(size - 1, -np.pi / 2), np.zeros(count), np.full(count, -1.0)]
+    upper = np.r_[np.full(size, high), np.full(size - 1, np.pi / 2), np.full(count, 2.0), np.full(count, 1.0)]
+    start = np.tile(np.r_[np.ones(size), np.zeros(size - 1), np.full(count, 0.5), np.zeros(count)], (batch, 1))
     programme = Programme(grid.functions, loads, start, lower, upper)
     return Case(programme, {"p": loads}, draw.standard_normal(start.shape))
 

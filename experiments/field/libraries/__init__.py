@@ -5,7 +5,11 @@ from .casadi import CASADI
 from .cvxpylayers import CVXPYLAYERS
 from .library import Library
 from .ours import OURS
+from .plain import PLAIN, POT
+from .pounce import POUNCE
+from .through_jax import JAXOPT, OPTIMISTIX
 
-LIBRARIES: dict[str, Library] = {library.name: library for library in (OURS, CVXPYLAYERS, *quadratic.LAYERS, CASADI)}
+ALL = (OURS, CVXPYLAYERS, *quadratic.LAYERS, POUNCE, CASADI, JAXOPT, OPTIMISTIX, POT, PLAIN)
+LIBRARIES: dict[str, Library] = {library.name: library for library in ALL}
 
 __all__ = ["LIBRARIES", "Library"]
