@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,6 +82,7 @@ class Programme:
     start: Array  # (batch, n)
     lower: Array  # (n,), may be infinite
     upper: Array  # (n,)
+    constrained: bool = True  # by rows or bounds
 
     @property
     def bounded(self) -> bool:
@@ -140,7 +141,6 @@ class Case:
     inputs: dict[str, Array]  # batch first; also part of the statement
     cotangent: Array  # (batch, n): v
     convex: Callable[[Any], Convex] | None = None  # of the module cvxpy
-    notes: dict[str, float] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:

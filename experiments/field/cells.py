@@ -45,8 +45,8 @@ class Plan:
 
     only: str = ""  # a part of the names of families
     quick: bool = False
-    budget: float = 0.3  # seconds to repeat a call
-    limit: float = 25.0  # seconds for everything about a cell
+    budget: float = 0.2  # seconds to repeat a call
+    limit: float = 15.0  # seconds for everything about a cell
     libraries: tuple[str, ...] = ()  # all, if none is named
 
     def families(self) -> list[Family]:
@@ -61,15 +61,17 @@ class Plan:
         return found
 
     def cells(self) -> list[Cell]:
-        """All of them, small sizes first; a library that is not installed is left out, but for its name."""
-        found = []
+        """All of them; the first shapes of all families first, so that an interrupted run says something of each."""
+        rounds: dict[int, list[Cell]] = {}
         for family in self.families():
-            for size, batch in family.quick if self.quick else family.shapes:
-                for library in self._libraries(family):
-                    variants = [name for name in library.variants if family.allows(library.name, name)]
-                    for name in variants[: 1 if self.quick else None]:
-                        found.append(Cell(family.name, size, batch, library.name, name))
-        return found
+            uses = [(one.name, name) for one in self._libraries(family) for name in self._variants(family, one)]
+            for number, shape in enumerate(family.quick if self.quick else family.shapes):
+                rounds.setdefault(number, []).extend(Cell(family.name, *shape, *use) for use in uses)
+        return [cell for number in sorted(rounds) for cell in rounds[number]]
+
+    def _variants(self, family: Family, library: Library) -> list[str]:
+        allowed = [name for name in library.variants if family.allows(library.name, name)]
+        return allowed[: 1 if self.quick else None]
 
     def _libraries(self, family: Family) -> list[Library]:
         small = family.make(*family.quick[0], 0)
@@ -126,7 +128,9 @@ def words(record: Record) -> str:
         (kind, told), *_ = record.items()
         return f"{kind}: {told}"
     times, judged = record["times"], record["judgement"]
-    failed = f", {judged['loud']} failed" * bool(judged["loud"]) + f", {judged['silent']} SILENT" * bool(judged["silent"])
+    failed = f", {judged['loud']} failed" * bool(judged["loud"]) + f", {judged['silent']} SILENT" * bool(
+        judged["silent"]
+    )
     both = 1e3 * (times["forward"] + times["backward"])
     return f"{both:.4g} ms, gradient to {judged['gradient_error']:.0e}{failed}"
 

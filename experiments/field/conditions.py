@@ -125,7 +125,9 @@ class Conditions:
 
     def _refine(self, p: Array, u: Array, l: Array, rows: Any, fixed: Any) -> KktPoint:
         """Newton's method with the active set as it is."""
-        bound = np.where(u - self.programme.lower < self.programme.upper - u, self.programme.lower, self.programme.upper)
+        bound = np.where(
+            u - self.programme.lower < self.programme.upper - u, self.programme.lower, self.programme.upper
+        )
         l = np.where(np.isin(np.arange(self.count), rows), l, 0.0)
         of_bounds, before = np.zeros(len(fixed)), np.inf
         for _ in range(ROUNDS):
@@ -175,6 +177,11 @@ class Conditions:
 
 def _options(warm: bool) -> dict[str, Any]:
     """Of IPOPT: bounds are met, not missed by a little."""
-    near = {"warm_start_init_point": "yes", "mu_init": 1e-8, "warm_start_bound_push": 1e-10, "warm_start_bound_frac": 1e-10}
+    near = {
+        "warm_start_init_point": "yes",
+        "mu_init": 1e-8,
+        "warm_start_bound_push": 1e-10,
+        "warm_start_bound_frac": 1e-10,
+    }
     options: dict[str, Any] = {"tol": TIGHT, "bound_relax_factor": 0.0, "print_level": 0, "sb": "yes", "max_iter": 1000}
     return options | near if warm else options

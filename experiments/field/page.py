@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..report.page import badge, bullets, page, table, themed
 from ..shared import machine
+from ..shared.html import badge, bullets, page, table, themed
 from .cells import Plan
 from .families import FAMILIES
 from .figures import picture
@@ -63,7 +63,9 @@ def _criteria(rows: Sequence[Row]) -> str:
 
 def _introduction(rows: Sequence[Row], plan: Plan) -> str:
     about = machine.describe()
-    quick = "<p><b>A quick run: small sizes, to see that it works. The figures mean little.</b></p>" if plan.quick else ""
+    quick = (
+        "<p><b>A quick run: small sizes, to see that it works. The figures mean little.</b></p>" if plan.quick else ""
+    )
     shapes = len({row.shape for row in rows})
     return f"""<p>Libraries of differentiable optimisation layers on the same problems: {len(rows)} cells over {shapes}
 batches of problems, forward and backward, on one thread of a machine with {about["machine"]["cores"]} cores, which others

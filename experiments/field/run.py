@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument("--only", default="", metavar="TEXT", help="the families whose names contain it")
     parser.add_argument("--libraries", nargs="+", default=[], choices=list(LIBRARIES), help="these alone")
-    parser.add_argument("--limit", type=float, help="seconds for a cell (25, quick: 10)")
+    parser.add_argument("--limit", type=float, help="seconds for a cell (15, quick: 10)")
 
 
 def place(args: argparse.Namespace) -> Path:
@@ -34,7 +34,7 @@ def place(args: argparse.Namespace) -> Path:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the options say."""
-    budget, limit = (0.05, 10.0) if args.quick else (0.3, 25.0)
+    budget, limit = (0.05, 10.0) if args.quick else (0.2, 15.0)
     return Plan(args.only, args.quick, budget, args.limit or limit, tuple(args.libraries))
 
 

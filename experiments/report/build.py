@@ -12,8 +12,8 @@ from ..paper.panels import PANELS
 from ..paper.store import Finished
 from ..shared import machine
 from ..shared.files import read_csv, write
+from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .applications import DESCRIPTIONS, application_section
-from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
 
 TABLES = {  # what other commands leave

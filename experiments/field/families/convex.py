@@ -25,9 +25,7 @@ def logistic(size: int, batch: int, seed: int) -> Case:
 
     def functions(m: Any) -> Functions:
         matrix = m.array(rows)
-        return Functions(
-            lambda p, u: m.total(m.softplus(m.times(matrix, u))) / samples + m.total(m.exp(p) * u * u) / 2
-        )
+        return Functions(lambda p, u: m.total(m.softplus(m.times(matrix, u))) / samples + m.total(m.exp(p) * u * u) / 2)
 
     def convex(cp: Any) -> Convex:
         roots, u = cp.Parameter(size, nonneg=True), cp.Variable(size)
@@ -35,7 +33,7 @@ def logistic(size: int, batch: int, seed: int) -> Case:
         return Convex(cp.Problem(cp.Minimize(loss)), [roots], u, lambda xs: [(xs["p"] / 2).exp()])
 
     free = np.full(size, np.inf)
-    programme = Programme(functions, p, np.zeros((batch, size)), -free, free)
+    programme = Programme(functions, p, np.zeros((batch, size)), -free, free, constrained=False)
     return Case(programme, {"p": p}, draw.standard_normal((batch, size)), convex)
 
 

@@ -79,9 +79,7 @@ def sudoku(size: int, batch: int, seed: int) -> Case:
     cells = size**3
     opinion = 0.03 * draw.standard_normal((batch, cells))
     copies = [np.repeat(matrix[None], batch, 0) for matrix in (0.1 * np.eye(cells), A, -np.eye(cells))]
-    program = Quadratic(
-        copies[0], -opinion, copies[1], np.ones((batch, len(A))), copies[2], np.zeros((batch, cells))
-    )
+    program = Quadratic(copies[0], -opinion, copies[1], np.ones((batch, len(A))), copies[2], np.zeros((batch, cells)))
     return _case(program, draw, "q", "A", "b")
 
 

@@ -15,14 +15,12 @@ VARIANTS = {
     "diffcp": "CvxpyLayer as it comes: diffcp with SCS or Clarabel at its tolerance",
     "diffcp, tight": "diffcp with Clarabel at 1e-12",
     "moreau": 'CvxpyLayer(solver="MOREAU") as it comes',
-    "moreau, tight": "the same with the interior-point method at 1e-12",
 }
 CLARABEL = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
 SETTINGS: dict[str, dict[str, Any]] = {
     "diffcp": {},
     "diffcp, tight": {"solver_args": {"solve_method": "Clarabel", **CLARABEL}},
     "moreau": {"solver": "MOREAU"},
-    "moreau, tight": {"solver": "MOREAU", "solver_args": {"solver": "ipm", "ipm_settings": CLARABEL}},
 }
 # cvxpylayers 1.2 does not hand on the bounds that CVXPY 1.9 takes out of the constraints for MOREAU: such rows are lost.
 LARGEST = 20_000  # unknowns and rows: a statement in CVXPY beyond takes minutes to be compiled

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases import Array, Case, Forward, Gradients, Solved
+from ..cases import Array, Case, Forward, Gradients, Programme, Solved
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,12 @@ class Library:
     variants: Mapping[str, str]  # ways to use it, each in words; the first is what its documentation says
     build: Callable[[Case, str], Forward]  # of a case and a variant; what that takes is not timed
     convex: bool = False  # does it also take whatever is stated in CVXPY?
+    free: bool = False  # does it take programmes only if nothing is constrained?
 
     def accepts(self, case: Case) -> bool:
         """Is it worth asking?"""
+        if self.free and isinstance(case.statement, Programme) and case.statement.constrained:
+            return False
         return isinstance(case.statement, self.takes) or (self.convex and case.convex is not None)
 
     @property

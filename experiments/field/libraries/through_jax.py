@@ -50,15 +50,6 @@ def _compiled(case: Case, solve: Callable[[dict[str, Any]], tuple[Any, Any]]) ->
     return forward
 
 
-def _unconstrained(programme: Programme) -> Any:
-    functions = programme.functions(JaxOperations())
-    if functions.equality is not None or functions.inequality is not None or programme.bounded:
-        raise DoesNotApplyError("unconstrained problems only")
-    if np.ptp(programme.start, 0).max() > 0:
-        raise DoesNotApplyError("one start for all")
-    return functions.objective
-
-
 def _jaxopt(case: Case, variant: str) -> Forward:
     jnp, jaxopt = _jax().numpy, importlib.import_module("jaxopt")
     options = {"tol": 1e-10, "maxiter": 10_000} if variant == "tight" else {}
@@ -66,7 +57,7 @@ def _jaxopt(case: Case, variant: str) -> Forward:
         project = importlib.import_module("jaxopt.projection").projection_simplex
         return _compiled(case, lambda xs: (project(-xs["q"]), True))
     if isinstance(case.statement, Programme):
-        objective = _unconstrained(case.statement)
+        objective = case.statement.functions(JaxOperations()).objective
         start = jnp.asarray(case.statement.start[0])
         solver = jaxopt.LBFGS(lambda u, p: objective(p, u), **options)
 
@@ -99,7 +90,8 @@ def _osqp(case: Case, solver: Any) -> Forward:
 def _optimistix(case: Case, variant: str) -> Forward:
     jnp, optimistix = _jax().numpy, importlib.import_module("optimistix")
     assert isinstance(case.statement, Programme)
-    objective, start = _unconstrained(case.statement), jnp.asarray(case.statement.start[0])
+    objective = case.statement.functions(JaxOperations()).objective
+    start = jnp.asarray(case.statement.start[0])
     tolerance = 1e-12 if variant == "tight" else 1e-6
     solver = optimistix.BFGS(rtol=tolerance, atol=tolerance)
 
@@ -112,5 +104,7 @@ def _optimistix(case: Case, variant: str) -> Forward:
     return _compiled(case, solve)
 
 
-JAXOPT = Library("jaxopt", "jaxopt", "jaxopt", (Quadratic, Simplex, Programme), JAXOPT_VARIANTS, _jaxopt)
-OPTIMISTIX = Library("optimistix", "optimistix", "optimistix", (Programme,), OPTIMISTIX_VARIANTS, _optimistix)
+JAXOPT = Library("jaxopt", "jaxopt", "jaxopt", (Quadratic, Simplex, Programme), JAXOPT_VARIANTS, _jaxopt, free=True)
+OPTIMISTIX = Library(
+    "optimistix", "optimistix", "optimistix", (Programme,), OPTIMISTIX_VARIANTS, _optimistix, free=True
+)
