@@ -16,7 +16,7 @@ DENSE_LIMIT = 3e7  # entries of all matrices of a batch: beyond, who takes dense
 
 
 class DoesNotApplyError(Exception):
-    """This library is not for this problem; the message says why, in a few words."""
+    """A library is not for a problem; the message says why, in a few words."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Plan:
     only: str = ""  # a part of the names of families
     quick: bool = False
     budget: float = 0.2  # seconds to repeat a call
-    limit: float = 15.0  # seconds for everything about a cell
+    limit: float = 15.0  # seconds of the processor for everything about a cell
     libraries: tuple[str, ...] = ()  # all, if none is named
 
     def families(self) -> list[Family]:

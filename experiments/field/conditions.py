@@ -78,7 +78,7 @@ class KktPoint:
 
 
 class Conditions:
-    """grad f + J' l + bounds' multipliers = 0, and so on, of a programme: rows are equalities, then inequalities."""
+    """grad f + J' dual + bounds' multipliers = 0, and so on, of a programme: rows are equalities, then inequalities."""
 
     def __init__(self, programme: Programme) -> None:
         casadi = importlib.import_module("casadi")
@@ -89,12 +89,12 @@ class Conditions:
         rows, objective = casadi.vertcat(*parts), functions.objective(p, u)
         self.equalities, self.count = parts[0].shape[0], rows.shape[0]
         self.symbols = {"x": u, "p": p, "f": objective, "g": rows}
-        l, z, s = (casadi.SX.sym(name, n) for name, n in (("l", self.count), ("z", u.shape[0]), ("s", self.count)))
-        slope = casadi.gradient(objective + casadi.dot(l, rows), u)
-        self._state = casadi.Function("state", [u, p, l], [slope, rows])
-        self._matrices = casadi.Function("matrices", [u, p, l], [casadi.jacobian(slope, u), casadi.jacobian(rows, u)])
+        dual, z, s = (casadi.SX.sym(name, n) for name, n in (("l", self.count), ("z", u.shape[0]), ("s", self.count)))
+        slope = casadi.gradient(objective + casadi.dot(dual, rows), u)
+        self._state = casadi.Function("state", [u, p, dual], [slope, rows])
+        self._matrices = casadi.Function("matrices", [u, p, dual], [casadi.jacobian(slope, u), casadi.jacobian(rows, u)])
         pulled = casadi.gradient(casadi.dot(z, slope) + casadi.dot(s, rows), p)
-        self._pull = casadi.Function("pull", [u, p, l, z, s], [pulled])
+        self._pull = casadi.Function("pull", [u, p, dual, z, s], [pulled])
         self._ipopt = {
             warm: casadi.nlpsol("solver", "ipopt", self.symbols, {"print_time": False, "ipopt": _options(warm)})
             for warm in (False, True)
@@ -109,11 +109,11 @@ class Conditions:
         lower, upper = self.programme.lower, self.programme.upper
         floor = np.r_[np.zeros(self.equalities), np.full(self.count - self.equalities, -np.inf)]
         found = self._ipopt[warm](x0=start, p=p, lbx=lower, ubx=upper, lbg=floor, ubg=0)
-        u, l, of_bounds, g = (np.array(found[name]).ravel() for name in ("x", "lam_g", "lam_x", "g"))
+        u, dual, of_bounds, g = (np.array(found[name]).ravel() for name in ("x", "lam_g", "lam_x", "g"))
         slack = np.minimum(u - lower, upper - u)
         fixed = (abs(of_bounds) > slack).nonzero()[0]
-        rows = (np.arange(self.count) < self.equalities) | (l > -g)
-        return self._refine(p, u, l, rows.nonzero()[0], fixed)
+        rows = (np.arange(self.count) < self.equalities) | (dual > -g)
+        return self._refine(p, u, dual, rows.nonzero()[0], fixed)
 
     def gradient(self, p: Array, point: KktPoint, v: Array) -> Array:
         """Of v'u in p."""
@@ -123,32 +123,32 @@ class Conditions:
         s[point.rows] = solution[n : n + len(point.rows)]
         return -np.array(self._pull(point.u, p, point.multipliers, solution[:n], s)).ravel()  # type: ignore[no-any-return]
 
-    def _refine(self, p: Array, u: Array, l: Array, rows: Any, fixed: Any) -> KktPoint:
+    def _refine(self, p: Array, u: Array, dual: Array, rows: Any, fixed: Any) -> KktPoint:
         """Newton's method with the active set as it is."""
         bound = np.where(
             u - self.programme.lower < self.programme.upper - u, self.programme.lower, self.programme.upper
         )
-        l = np.where(np.isin(np.arange(self.count), rows), l, 0.0)
+        dual = np.where(np.isin(np.arange(self.count), rows), dual, 0.0)
         of_bounds, before = np.zeros(len(fixed)), np.inf
         for _ in range(ROUNDS):
-            slope, values = (np.array(x).ravel() for x in self._state(u, p, l))
+            slope, values = (np.array(x).ravel() for x in self._state(u, p, dual))
             slope[fixed] += of_bounds
             residual = np.r_[slope, values[rows], (u - bound)[fixed]]
-            matrix, H, active = self._system(u, p, l, rows, fixed)
+            matrix, H, active = self._system(u, p, dual, rows, fixed)
             step = matrix.solve(-residual)
             size = abs(step[: len(u)]).max() / (1 + abs(u).max())
             if not np.isfinite(size):
                 break
             u, of_bounds = u + step[: len(u)], of_bounds + step[len(u) + len(rows) :]
-            l[rows] += step[len(u) : len(u) + len(rows)]
+            dual[rows] += step[len(u) : len(u) + len(rows)]
             if size < 1e-13 or (size < 1e-9 and size >= before / 2):
-                self._require_strict(u, p, l, rows, fixed, of_bounds, H, active)
-                return KktPoint(u, rows, fixed, l, self._system(u, p, l, rows, fixed)[0])
+                self._require_strict(u, p, dual, rows, fixed, of_bounds, H, active)
+                return KktPoint(u, rows, fixed, dual, self._system(u, p, dual, rows, fixed)[0])
             before = size
         raise NoTruthError("Newton's method did not converge from IPOPT's point")
 
-    def _system(self, u: Array, p: Array, l: Array, rows: Any, fixed: Any) -> tuple[Refined, Any, Any]:
-        H, J = (x.sparse() for x in self._matrices(u, p, l))
+    def _system(self, u: Array, p: Array, dual: Array, rows: Any, fixed: Any) -> tuple[Refined, Any, Any]:
+        H, J = (x.sparse() for x in self._matrices(u, p, dual))
         units = scipy.sparse.csr_array((np.ones(len(fixed)), (np.arange(len(fixed)), fixed)), (len(fixed), len(u)))
         active = scipy.sparse.vstack([scipy.sparse.csr_array(J)[rows], units], format="csr")
         H = scipy.sparse.csc_array(H)
@@ -156,16 +156,16 @@ class Conditions:
         return Refined(kkt(H.toarray(), active.toarray()) if small else kkt(H, active)), H, active
 
     def _require_strict(
-        self, u: Array, p: Array, l: Array, rows: Any, fixed: Any, of_bounds: Array, H: Any, active: Any
+        self, u: Array, p: Array, dual: Array, rows: Any, fixed: Any, of_bounds: Array, H: Any, active: Any
     ) -> None:
         """The signs of the multipliers, feasibility, and curvature along the constraints."""
-        programme, values = self.programme, np.array(self._state(u, p, l)[1]).ravel()
+        programme, values = self.programme, np.array(self._state(u, p, dual)[1]).ravel()
         inequalities = rows[rows >= self.equalities]
         idle = np.setdiff1d(np.arange(self.equalities, self.count), rows)
         free = np.setdiff1d(np.arange(len(u)), fixed)
         at_lower = (u - programme.lower < programme.upper - u)[fixed]
         slacks = np.r_[-values[idle], (u - programme.lower)[free], (programme.upper - u)[free]]
-        signs = np.r_[l[inequalities], np.where(at_lower, -of_bounds, of_bounds)]
+        signs = np.r_[dual[inequalities], np.where(at_lower, -of_bounds, of_bounds)]
         if (slacks < DOUBT).any() or (signs < DOUBT).any():
             raise NoTruthError("a constraint is just active or violated: the gradient may not exist")
         if len(u) <= DENSE:

@@ -74,14 +74,15 @@ def _reset_peak() -> int:
         RESET.write_text("5")
     except OSError:
         return _peak()
-    return _status("VmRSS")
+    return in_use("VmRSS")
 
 
 def _peak() -> int:
-    return _status("VmHWM")
+    return in_use("VmHWM")
 
 
-def _status(name: str) -> int:
+def in_use(name: str) -> int:
+    """Bytes, by a name of Linux; zero elsewhere."""
     if not STATUS.exists():
         return 0
     lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)

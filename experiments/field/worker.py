@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import resource
 import select
 import signal
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -22,7 +25,10 @@ import numpy as np
 from .cases import DoesNotApplyError
 from .families import FAMILIES
 from .libraries import LIBRARIES
-from .measure import as_record, measure
+from .measure import as_record, in_use, measure
+
+ROOM = 4 * 2**30  # bytes that a cell may take: unrolled loops take what they get
+PATIENCE = 4  # times the limit, which is of processor time, on the wall: others may use the machine
 
 
 def serve(name: str) -> None:
@@ -51,7 +57,7 @@ def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
             os._exit(0)  # never back into the loop of the process that it was split off from
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        ready, _, _ = select.select([pipe], [], [], request["limit"])
+        ready, _, _ = select.select([pipe], [], [], PATIENCE * request["limit"])
         if not ready:
             os.kill(child, signal.SIGKILL)
         text = pipe.read() if ready else ""
@@ -59,11 +65,13 @@ def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
     if text:
         found: dict[str, Any] = json.loads(text)
         return found
-    return {"timeout": request["limit"]} if not ready else {"error": f"its process has ended, status {status}"}
+    late = not ready or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
+    return {"timeout": request["limit"]} if late else {"error": f"its process has ended, status {status}"}
 
 
 def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     """Measure, and leave the answer to be judged in the file that is named."""
+    _limit(request["limit"])
     try:
         case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
         forward = LIBRARIES[name].build(case, request["variant"])
@@ -75,6 +83,14 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"[:400]}
     np.savez(Path(request["place"]), y=answer.y, solved=answer.solved, **answer.gradients)
     return {"times": as_record(times)}
+
+
+def _limit(seconds: float) -> None:
+    """Of this process: processor time from now on, and memory."""
+    spent = time.process_time()
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(spent + seconds), resource.RLIM_INFINITY))
+    if size := in_use("VmSize"):
+        resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

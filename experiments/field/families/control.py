@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def hang(m: Any, x: Sequence[Any], u: Sequence[Any]) -> list[Any]:
     places = [(0.0, 0.0), *((x[2 * i], x[2 * i + 1]) for i in range(3))]
     stiff, length, mass = 4.0, 0.4, 0.3
     pulls = []
-    for (a, b), (c, d) in zip(places[:-1], places[1:], strict=True):
+    for (a, b), (c, d) in pairwise(places):
         across, up = c - a, d - b
         share = stiff * (1 - length / m.sqrt(across**2 + up**2))
         pulls.append((share * across, share * up))

@@ -22,7 +22,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "diffcp, tight": {"solver_args": {"solve_method": "Clarabel", **CLARABEL}},
     "moreau": {"solver": "MOREAU"},
 }
-# cvxpylayers 1.2 does not hand on the bounds that CVXPY 1.9 takes out of the constraints for MOREAU: such rows are lost.
+# cvxpylayers 1.2 does not hand on the bounds that CVXPY 1.9 takes out of the constraints for MOREAU: they are lost.
 LARGEST = 20_000  # unknowns and rows: a statement in CVXPY beyond takes minutes to be compiled
 
 
@@ -44,10 +44,10 @@ def _statement(case: Case) -> Callable[[Any], Convex]:
     program = case.quadratic()
     if sum(x.shape[1] for x in (program.q, program.b, program.h)) > LARGEST:
         raise DoesNotApplyError("CVXPY would take minutes to compile it")
-    return (lambda cp: _sparse(cp, case, program)) if program.sparse else (lambda cp: _dense(cp, case, program))
+    return (lambda cp: _sparse(cp, case, program)) if program.sparse else (lambda cp: _dense(cp, program))
 
 
-def _dense(cp: Any, case: Case, program: Quadratic) -> Convex:
+def _dense(cp: Any, program: Quadratic) -> Convex:
     """All data are parameters; of Q a root, as the rules of CVXPY want it."""
     torch = importlib.import_module("torch")
     names = ("Q", "q", "A", "b", "G", "h")

@@ -1,4 +1,4 @@
-"""This library."""
+"""The library that all this is about."""
 
 from __future__ import annotations
 
