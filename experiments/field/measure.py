@@ -15,7 +15,7 @@ from .cases import Answer, Case, Forward, Solved
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 LEAST, MOST = 3, 25  # repeats
-SHARE = 0.4  # of the time limit, after which nothing is repeated
+SHARE = 0.2  # of the time limit, after which nothing is repeated again
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[
 
 
 def _goes_on(done: int, elapsed: float, first: float, budget: float, limit: float) -> bool:
-    if elapsed + first > SHARE * limit and (done or first > SHARE * limit):
-        return False
-    return done < LEAST or elapsed < budget
+    """One repeat unless the first call took too long: it may have compiled something, and the next be short."""
+    if done == 0:
+        return first <= limit
+    return elapsed < SHARE * limit and (done < LEAST or elapsed < budget)
 
 
 def _once(forward: Callable[[], Solved]) -> tuple[tuple[float, float], Solved, Any]:
