@@ -36,7 +36,7 @@ class Quadratic:
     @property
     def sparse(self) -> bool:
         """Are the matrices sparse and shared?"""
-        return scipy.sparse.issparse(self.Q)
+        return bool(scipy.sparse.issparse(self.Q))
 
     @property
     def batch(self) -> int:

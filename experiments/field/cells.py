@@ -79,9 +79,8 @@ class Plan:
         return [one for one in LIBRARIES.values() if one.name in wanted and one.installed and one.accepts(small)]
 
 
-def pieces(plan: Plan, place: Path) -> list[Piece]:
+def pieces(plan: Plan, place: Path, processes: Processes) -> list[Piece]:
     """The cells as pieces of work, which stay: what is added later joins them."""
-    processes = Processes(place / "logs")
     return [piece(cell, plan, place, processes) for cell in plan.cells()]
 
 
@@ -160,7 +159,8 @@ def settled(family: str, size: int, batch: int, place: Path) -> tuple[int, Truth
             reasons = (*reasons, str(reason))
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, of=_digest(case), y=found.y, **found.gradients)
+        arrays: dict[str, Any] = {"of": _digest(case), "y": found.y, **found.gradients}
+        np.savez(path, **arrays)
         return seed, found
     raise NoTruthError(reasons[-1])
 

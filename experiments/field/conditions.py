@@ -92,7 +92,9 @@ class Conditions:
         dual, z, s = (casadi.SX.sym(name, n) for name, n in (("l", self.count), ("z", u.shape[0]), ("s", self.count)))
         slope = casadi.gradient(objective + casadi.dot(dual, rows), u)
         self._state = casadi.Function("state", [u, p, dual], [slope, rows])
-        self._matrices = casadi.Function("matrices", [u, p, dual], [casadi.jacobian(slope, u), casadi.jacobian(rows, u)])
+        self._matrices = casadi.Function(
+            "matrices", [u, p, dual], [casadi.jacobian(slope, u), casadi.jacobian(rows, u)]
+        )
         pulled = casadi.gradient(casadi.dot(z, slope) + casadi.dot(s, rows), p)
         self._pull = casadi.Function("pull", [u, p, dual, z, s], [pulled])
         self._ipopt = {
@@ -121,7 +123,7 @@ class Conditions:
         solution = point.matrix.solve(np.r_[v, np.zeros(rest)])
         s = np.zeros(self.count)
         s[point.rows] = solution[n : n + len(point.rows)]
-        return -np.array(self._pull(point.u, p, point.multipliers, solution[:n], s)).ravel()  # type: ignore[no-any-return]
+        return -np.array(self._pull(point.u, p, point.multipliers, solution[:n], s)).ravel()
 
     def _refine(self, p: Array, u: Array, dual: Array, rows: Any, fixed: Any) -> KktPoint:
         """Newton's method with the active set as it is."""

@@ -39,11 +39,11 @@ def judge(case: Case, answer: Answer, known: Truth) -> Judgement:
     elsewhere = np.zeros_like(right)
     if isinstance(case.statement, Programme) and (claimed & ~right).any():
         near = _nearest(case.statement)
-        for i in (claimed & ~right & (solution > WRONG_SOLUTION)).nonzero()[0]:
+        for i in np.flatnonzero(claimed & ~right & (solution > WRONG_SOLUTION)).tolist():
             other = near(i, answer.y[i], case.cotangent[i])
             if other is not None:
                 pair = Answer(answer.y[i : i + 1], {"p": answer.gradients["p"][i : i + 1]}, claimed[i : i + 1])
-                there = _errors(_only(case, int(i)), pair, other)
+                there = _errors(_only(case, i), pair, other)
                 elsewhere[i] = there[0][0] <= WRONG_SOLUTION and there[1][0] <= WRONG_GRADIENT
                 if elsewhere[i]:
                     solution[i], gradient[i] = there[0][0], there[1][0]

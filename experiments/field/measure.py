@@ -48,10 +48,10 @@ def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[
     while len(pairs) < MOST and _goes_on(len(pairs), time.perf_counter() - began, sum(first), budget, limit):
         pairs.append(_once(forward)[0])
     gc.enable()
-    totals = np.array(pairs or [first]).sum(-1)
-    middle = np.median(np.array(pairs or [first]), 0)
-    low, high = np.quantile(totals, [0.25, 0.75])
-    return Times(sum(first), *map(float, middle), float(low), float(high), len(pairs), max(memory, 0)), answer
+    seconds = np.array(pairs or [first])
+    of_forward, of_backward = np.median(seconds, 0).tolist()
+    low, high = np.quantile(seconds.sum(-1), [0.25, 0.75]).tolist()
+    return Times(sum(first), of_forward, of_backward, low, high, len(pairs), max(memory, 0)), answer
 
 
 def _goes_on(done: int, elapsed: float, first: float, budget: float, limit: float) -> bool:

@@ -23,7 +23,8 @@ SORT = """<script>
 document.querySelectorAll("table.sortable th").forEach((head, column) => head.addEventListener("click", () => {
   const body = head.closest("table").tBodies[0], key = row => row.cells[column].dataset.value ?? "";
   const sign = head.dataset.sign = head.dataset.sign === "1" ? -1 : 1;
-  const compare = (a, b) => a === "" ? 1 : b === "" ? -1 : isNaN(a) || isNaN(b) ? sign * a.localeCompare(b) : sign * (a - b);
+  const plain = (a, b) => isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+  const compare = (a, b) => a === "" ? 1 : b === "" ? -1 : sign * plain(a, b);
   [...body.rows].sort((a, b) => compare(key(a), key(b))).forEach(row => body.append(row));
 }));
 document.querySelector("#filter").addEventListener("input", event => {
@@ -68,11 +69,11 @@ def _introduction(rows: Sequence[Row], plan: Plan) -> str:
     )
     shapes = len({row.shape for row in rows})
     return f"""<p>Libraries of differentiable optimisation layers on the same problems: {len(rows)} cells over {shapes}
-batches of problems, forward and backward, on one thread of a machine with {about["machine"]["cores"]} cores, which others
-use at the same time: the times are those of the processor, and the quarters say how they spread.</p>{quick}
+batches of problems, forward and backward, on one thread of a machine with {about["machine"]["cores"]} cores that may
+be shared with others: the times are those of the processor, and the quarters say how they spread.</p>{quick}
 <section id="verdict"><h2>Verdict</h2>{_criteria(rows)}
-<p>A library <i>wins</i> a cell if it is fastest, forward and backward together, among those that solve every problem of the
-batch with gradients {MAIN} (relative, the worst of the batch).</p>{_summary(rows)}</section>"""
+<p>A library <i>wins</i> a cell if it is fastest, forward and backward together, among those that solve every problem
+of the batch with gradients {MAIN} (relative, the worst of the batch).</p>{_summary(rows)}</section>"""
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -103,8 +104,9 @@ def _silent(rows: Sequence[Row]) -> str:
     ordered = sorted(found.items(), key=lambda one: (-one[1][0], -one[1][1]))
     lines = [[name, *map(str, counts)] for name, counts in ordered]
     return f"""<section id="failures"><h2>Failures</h2>
-<p>A failure is <i>silent</i> if the library claims success, but the solution is off by more than {WRONG_SOLUTION:.0%} or the
-gradient by more than {WRONG_GRADIENT:.0%}. It is loud if the library says so, raises, or returns what is not finite.
+<p>A failure is <i>silent</i> if the library claims success, but the solution is off by more than {WRONG_SOLUTION:.0%}
+or the gradient by more than {WRONG_GRADIENT:.0%}. It is loud if the library says so, raises, or returns
+what is not finite.
 <i>Elsewhere</i> counts other local solutions than the known one, with a right gradient: no failure.</p>
 {table(["library", "silent", "loud", "elsewhere"], lines)}</section>"""
 
@@ -121,7 +123,8 @@ def _table(rows: Sequence[Row]) -> str:
     body = "".join(map(_line, rows))
     return f"""<section id="cells"><h2>All cells</h2><p>Click on a head to sort.
 <input id="filter" placeholder="filter: dense 10 ours" aria-label="filter"></p>
-<div class="scroll"><table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{SORT}</section>"""
+<div class="scroll"><table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>
+{SORT}</section>"""
 
 
 def _line(row: Row) -> str:
@@ -148,16 +151,17 @@ def _uses() -> str:
         for library in LIBRARIES.values()
         for name, told in library.variants.items()
     ]
-    return f'<section id="libraries"><h2>How each library is used</h2>{table(["library", "version", "use", "how"], lines)}</section>'
+    shown = table(["library", "version", "use", "how"], lines)
+    return f'<section id="libraries"><h2>How each library is used</h2>{shown}</section>'
 
 
 def _method() -> str:
     return """<section id="method"><h2>How it is measured</h2>
-<p>Every library has a process of its own with one thread, from which one is split off for every cell: memory is that of the
-cell alone, and a library that breaks down or runs out of time hurts nobody. A cell is built (not timed), called once, then
-repeated; times are medians of the repeats in seconds of the processor. The truth is computed by none of the libraries under
-test: solvers are asked only which constraints are active, the rest is Newton's method on the optimality conditions down to
-rounding, which are then verified, and the gradient solves the same system. Batches in which a gradient does not exist are
-drawn anew. A library that ran out of time is not asked for larger sizes.</p>
+<p>Every library has a process of its own with one thread, from which one is split off for every cell: memory is that
+of the cell alone, and a library that breaks down or runs out of time hurts nobody. A cell is built (not timed), called
+once, then repeated; times are medians of the repeats in seconds of the processor. The truth is computed by none of the
+libraries under test: solvers are asked only which constraints are active, the rest is Newton's method on the optimality
+conditions down to rounding, which are then verified, and the gradient solves the same system. Batches in which a
+gradient does not exist are drawn anew. A library that ran out of time is not asked for larger sizes.</p>
 <pre>pip install -e ".[field]"
 python -m experiments field</pre></section>"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from .cells import Cell, Record
 from .families import FAMILIES
@@ -55,17 +56,20 @@ def row_of(cell: Cell, record: Record) -> Row | None:
     """None for what was not meant to be solved by this library."""
     if "not" in record:
         return None
-    head = cell.family, FAMILIES[cell.family].kind, cell.size, cell.batch, cell.library, cell.variant
     if "times" not in record:
         (kind, told), *_ = record.items()
-        note = {"timeout": f"out of time ({told} s)", "skipped": str(told), "error": str(told)}[kind]
-        loud = cell.batch if kind == "error" else 0
-        return Row(*head, *[NAN] * 5, 0, *[NAN] * 5, loud, 0, 0, note)
+        note = f"out of time ({told} s)" if kind == "timeout" else str(told)
+        return _row(cell, {"loud": cell.batch if kind == "error" else 0, "note": note})
     times, judged = record["times"], record["judgement"]
-    forward, backward, low, high, first = (1e3 * times[k] for k in ("forward", "backward", "low", "high", "first"))
-    errors = (judged[name] for name in ("solution_error", "gradient_error", "usual_error"))
-    counts = (judged[name] for name in ("loud", "silent", "elsewhere"))
-    memory, repeats = times["memory"] / 1e6, times["repeats"]
-    note = "" if repeats else "the first call is all there was time for"
-    total = forward + backward
-    return Row(*head, forward, backward, total, low, high, repeats, first, memory, *errors, *counts, note)
+    seconds = {name: 1e3 * times[name] for name in ("forward", "backward", "low", "high", "first")}
+    total = seconds["forward"] + seconds["backward"]
+    note = "" if times["repeats"] else "the first call is all there was time for"
+    memory = times["memory"] / 1e6
+    return _row(cell, seconds | judged | {"total": total, "memory": memory, "repeats": times["repeats"], "note": note})
+
+
+def _row(cell: Cell, values: dict[str, Any]) -> Row:
+    """What was not measured is not a number, and what was not counted is zero."""
+    empty = {field.name: NAN if field.type == "float" else 0 for field in fields(Row)}
+    known = {"kind": FAMILIES[cell.family].kind, **asdict(cell)}
+    return Row(**(empty | known | values))

@@ -10,9 +10,10 @@ from pathlib import Path
 from ..shared import machine
 from ..shared.files import write, write_items, write_json
 from ..shared.jobs import Job, discard_pieces
-from .cells import Cell, Plan, pieces
+from .cells import Plan, pieces
 from .libraries import LIBRARIES
 from .page import build, piece
+from .processes import Processes
 from .rows import Row, row_of
 from .verdicts import criteria
 
@@ -47,13 +48,15 @@ def jobs(args: argparse.Namespace) -> Sequence[Job]:
     for library in LIBRARIES.values():
         if not library.installed:
             print(f"{library.name} is not installed: skipped.")
-    return [one for one in pieces(plan, place(args)) if one.result() is None]
+    args.processes = Processes(place(args) / "logs")
+    return [one for one in pieces(plan, place(args), args.processes) if one.result() is None]
 
 
 def finish(args: argparse.Namespace) -> int:
     """Write the tables and the page, and say what it comes to; the exit code is 1 if ours failed silently."""
+    args.processes.close()
     plan = plan_of(args)
-    rows = gather(plan, place(args))
+    rows = gather(plan, place(args), args.processes)
     write_items(place(args) / "field.csv", Row, rows)
     write_json(place(args) / "machine.json", machine.describe() | {"finished": machine.now()})
     write(place(args) / "index.html", build(rows, plan))
@@ -65,14 +68,11 @@ def finish(args: argparse.Namespace) -> int:
     return int(judged[0].holds is False)
 
 
-def gather(plan: Plan, where: Path) -> list[Row]:
+def gather(plan: Plan, where: Path, processes: Processes) -> list[Row]:
     """What is measured so far."""
     found = []
-    for cell, one in zip(plan.cells(), pieces(plan, where), strict=True):
+    for cell, one in zip(plan.cells(), pieces(plan, where, processes), strict=True):
         record = one.result()
         row = None if record is None else row_of(cell, record)
         found += [] if row is None else [row]
     return found
-
-
-__all__ = ["Cell", "add_arguments", "finish", "jobs"]

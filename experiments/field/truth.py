@@ -9,6 +9,7 @@ the same linear system, transposed: K [z; s] = [v; 0].
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ def _one_quadratic(data: tuple[Any, ...], v: Array, wanted: set[str]) -> tuple[A
     z, s, t = np.split(matrix.solve(np.r_[v, np.zeros(len(b) + len(mu))]), [len(q), len(q) + len(b)])
     multipliers, of_h = np.zeros(len(h)), np.zeros(len(h))
     multipliers[active], of_h[active] = mu, t
-    formulas = {
+    formulas: dict[str, Callable[[], Array]] = {
         "q": lambda: -z,
         "b": lambda: s,
         "h": lambda: of_h,
@@ -90,7 +91,7 @@ def _active_set(Q: Any, q: Array, A: Any, b: Array, G: Any, h: Array) -> NDArray
     upper = scipy.sparse.triu(csc(Q), format="csc")
     solution = clarabel.DefaultSolver(upper, q, csc(rows), np.r_[b, h], cones, settings).solve()
     slack, multipliers = np.array(solution.s)[len(b) :], np.array(solution.z)[len(b) :]
-    return multipliers > slack  # type: ignore[no-any-return]
+    return multipliers > slack
 
 
 def _simplex(case: Case) -> Truth:
@@ -145,7 +146,8 @@ def _marginals(P: Array) -> Array:
 
 def _grounded(P: Array, right: Array) -> Array:
     """The solution whose last entry is zero."""
-    return np.r_[Refined(_marginals(P)[:-1, :-1]).solve(right[:-1]), 0.0]
+    solution = Refined(_marginals(P)[:-1, :-1]).solve(right[:-1])
+    return np.append(solution, 0.0)
 
 
 def _eigen(case: Case) -> Truth:

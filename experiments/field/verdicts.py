@@ -80,7 +80,9 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
     silent = sum(row.silent for row in rows if row.library == OURS)
     ours = [row for row in rows if row.library == OURS]
     return [
-        Criterion("no silent failure of ours in any cell", silent == 0 if ours else None, f"{silent} in {len(ours)} cells"),
+        Criterion(
+            "no silent failure of ours in any cell", silent == 0 if ours else None, f"{silent} in {len(ours)} cells"
+        ),
         _share("ours is fastest in at least 80 % of the nonlinear and control cells", found, SHARE_SMOOTH,
                lambda one: one.kind in SMOOTH),
         _share("in at least half of the quadratic cells at batch 32 and above", found, SHARE_QUADRATIC,

@@ -81,7 +81,8 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # whatever a library raises is its answer, and a panic in Rust is no Exception
         print(traceback.format_exc(), file=sys.stderr)
         return {"error": f"{type(error).__name__}: {error}"[:400]}
-    np.savez(Path(request["place"]), y=answer.y, solved=answer.solved, **answer.gradients)
+    arrays: dict[str, Any] = {"y": answer.y, "solved": answer.solved, **answer.gradients}
+    np.savez(Path(request["place"]), **arrays)
     return {"times": as_record(times)}
 
 

@@ -58,7 +58,7 @@ def _dense(cp: Any, program: Quadratic) -> Convex:
     fixed = {name: torch.tensor(getattr(program, name)) for name in names}
 
     def values(xs: Any) -> list[Any]:
-        data = fixed | xs
+        data = fixed | dict(xs)
         return [torch.linalg.cholesky(data["Q"]).mT, *(data[name] for name in names[1:])]
 
     return Convex(problem, list(parameters.values()), u, values)
@@ -75,7 +75,9 @@ def _sparse(cp: Any, case: Case, program: Quadratic) -> Convex:
     objective = cp.quad_form(u, program.Q, assume_PSD=True) / 2 + symbols["q"] @ u
     problem = cp.Problem(cp.Minimize(objective), [*rows, program.G @ u <= symbols["h"]])
     fixed = {name: torch.tensor(vectors[name]) for name in moving}
-    return Convex(problem, [symbols[name] for name in moving], u, lambda xs: [(fixed | xs)[name] for name in moving])
+    return Convex(
+        problem, [symbols[name] for name in moving], u, lambda xs: [(fixed | dict(xs))[name] for name in moving]
+    )
 
 
 def _transport(cp: Any, case: Case) -> Convex:

@@ -12,7 +12,7 @@ from ..formulas import TorchOperations
 from .library import Library, tensors, through_torch
 
 VARIANTS = {
-    "default": "solve_qp, solve_qp_batch where matrices are shared, TorchProblem(sparse=True).batched_solve, as they come",
+    "default": "solve_qp (_batch where matrices are shared), TorchProblem(sparse=True).batched_solve, as they come",
     "tight": "tol 1e-10 (quadratic: 1e-12), bounds that are not relaxed",
 }
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "tight": {"tol": 1e-10, "bound_relax_factor": 0.0}}
