@@ -45,7 +45,7 @@ class Contest:
         if self.other is None:
             return f"{place}: nobody else"
         pair = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms, {self.other.name} {self.other.total:.3g} ms"
-        ratio = self.factor if self.won else 1 / self.factor
+        ratio = max(self.factor, 1 / self.factor)
         return f"{place}: {'won' if self.won else 'lost'} {ratio:.3g} times ({pair})"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import select
@@ -28,7 +27,8 @@ from .libraries import LIBRARIES
 from .measure import as_record, in_use, measure
 
 ROOM = 4 * 2**30  # bytes that a cell may take: unrolled loops take what they get
-PATIENCE = 4  # times the limit, which is of processor time, on the wall: others may use the machine
+TWICE, PATIENCE = 2.2, 8  # times the limit: processor time of a cell, and time on the wall, as others use the machine
+PAUSE = 0.1  # seconds between two looks
 
 
 def serve(name: str) -> None:
@@ -57,7 +57,7 @@ def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
             os._exit(0)  # never back into the loop of the process that it was split off from
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        ready, _, _ = select.select([pipe], [], [], PATIENCE * request["limit"])
+        ready = _in_time(pipe, child, request["limit"])
         if not ready:
             os.kill(child, signal.SIGKILL)
         text = pipe.read() if ready else ""
@@ -65,13 +65,34 @@ def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
     if text:
         found: dict[str, Any] = json.loads(text)
         return found
-    late = not ready or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
-    return {"timeout": request["limit"]} if late else {"error": f"its process has ended, status {status}"}
+    return {"error": f"its process has ended, status {status}"} if ready else {"timeout": request["limit"]}
+
+
+def _in_time(pipe: Any, child: int, limit: float) -> bool:
+    """Does it answer before it has used twice the time of the first call's limit, and PATIENCE times that on the wall?
+
+    The kernel's own limit of processor time is no use: under it, that time is counted in steps of milliseconds.
+    """
+    began = time.monotonic()
+    while not select.select([pipe], [], [], PAUSE)[0]:
+        if time.monotonic() - began > PATIENCE * limit or _spent(child) > TWICE * limit:
+            return False
+    return True
+
+
+def _spent(child: int) -> float:
+    """Seconds of the processor; zero where the system does not tell."""
+    path = Path(f"/proc/{child}/stat")
+    if not path.exists():
+        return 0.0
+    numbers = path.read_text().rpartition(")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     """Measure, and leave the answer to be judged in the file that is named."""
-    _limit(request["limit"])
+    if size := in_use("VmSize"):
+        resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, resource.RLIM_INFINITY))
     try:
         case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
         forward = LIBRARIES[name].build(case, request["variant"])
@@ -84,13 +105,6 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = {"y": answer.y, "solved": answer.solved, **answer.gradients}
     np.savez(Path(request["place"]), **arrays)
     return {"times": as_record(times)}
-
-
-def _limit(seconds: float) -> None:
-    """Of this process: memory, and processor time from now on, twice as much as the first call may take."""
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + 2.2 * seconds), resource.RLIM_INFINITY))
-    if size := in_use("VmSize"):
-        resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":
