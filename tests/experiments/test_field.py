@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.field import run
-from experiments.field.cases import Answer, Case, Programme
+from experiments.field import run, worker
+from experiments.field.cases import Answer, Case, Functions, Programme
 from experiments.field.cells import Cell, Plan
 from experiments.field.families import FAMILIES
 from experiments.field.families.nonconvex import PROBLEMS
@@ -112,8 +114,6 @@ def test_either_sign_of_an_eigenvector_is_right() -> None:
 
 def test_another_local_solution_is_no_failure_but_a_wrong_gradient_there_is() -> None:
     pytest.importorskip("casadi")
-    from experiments.field.cases import Functions
-
     two_wells = Programme(
         lambda m: Functions(lambda p, u: m.total((u**2 - 1) ** 2 + p * u)),
         np.full((1, 1), 0.1), np.full((1, 1), -1.0), np.full(1, -np.inf), np.full(1, np.inf),
@@ -238,6 +238,38 @@ def test_the_quick_benchmark_runs_in_processes_of_its_own(tmp_path: Path, capsys
     assert "Projection onto the simplex" in page
     assert "data:image/png" in page
     assert (tmp_path / "field" / "field.csv").read_text(encoding="utf-8").count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "wanted"),
+    [
+        (lambda *_: {"times": 1}, {"times": 1}),
+        (lambda *_: time.sleep(30), {"timeout": 0.05}),
+        (lambda *_: os._exit(3), {"error": "its process has ended, status 768"}),
+    ],
+    ids=["answers", "hangs", "ends"],
+)
+def test_neither_a_hanging_nor_a_dying_cell_hurts(
+    behaviour: Any, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "cell", behaviour)
+    assert worker.split_off("ours", {"limit": 0.05}) == wanted
+
+
+def test_what_ran_out_of_time_is_not_asked_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Slow(Liar):
+        def ask(self, library: str, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+            asked.append((request["size"], request["batch"]))
+            return {"timeout": 1.0}
+
+    monkeypatch.setattr(run, "Processes", Slow)
+    monkeypatch.setattr(run, "build", lambda *_: "")
+    family = replace(FAMILIES["simplex"], shapes=((20, 1), (20, 2), (10, 4)))
+    monkeypatch.setitem(FAMILIES, "simplex", family)
+    command(tmp_path, "field", "--only", "simplex", "--libraries", "ours")
+    assert asked == [(20, 1), (10, 4)]
 
 
 def test_an_unknown_family_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
