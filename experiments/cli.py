@@ -15,6 +15,7 @@ from .applications.sorting import SORTING
 from .bench import run as bench
 from .certificate import run as certificate
 from .compare import run as compare
+from .field import run as field
 from .paper import run as paper
 from .paper import store
 from .paper.panels import PANELS
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
+    "field": (field, "every library of optimisation layers on the same problems"),
 }
 ALL = {  # and what makes each of them quick
     "run all --dtype both": "--repeats 1 --iterations 3",

@@ -14,10 +14,10 @@ from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE
 from ..applications.sorting.training import UNROLLED
 from ..shared.application import Application, Record
+from ..shared.html import bullets, table, themed, warnings_list
 from ..worth import WORTH
 from ..worth.methods import FEW, LAST
 from ..worth.training import LEARNING_RATE, REGIMES
-from .page import bullets, table, themed, warnings_list
 
 CAN, CANNOT = REGIMES
 

@@ -12,14 +12,15 @@ from ..paper.panels import PANELS
 from ..paper.store import Finished
 from ..shared import machine
 from ..shared.files import read_csv, write
+from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .applications import DESCRIPTIONS, application_section
-from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .panels import introduction, overview, panel_section, precision
 
 TABLES = {  # what other commands leave
     "Does a proof of descent pay?": "certificate",
     "Comparison with independent layers": "compare",
     "Speed": "bench",
+    "Beside other libraries": "field",
 }
 
 
@@ -115,6 +116,7 @@ python -m experiments certificate
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench
+python -m experiments field
 python -m experiments report</pre>
 <p>The same seed gives the same curves, bit for bit, on the same machine. All rules and repeats of a panel train at
 once: <i>per rule</i> is the time of the panel divided by the number of its rules.</p>

@@ -12,7 +12,7 @@ from ..paper.panels import BATCH, NARROW, PANELS, WIDE, M
 from ..paper.store import Finished
 from ..paper.training import LEARNING_RATE
 from ..shared.drawing import STYLES
-from .page import badge, mark, table, themed
+from ..shared.html import badge, mark, table, themed
 
 RULES = {
     "exact": "the derivative of the solution",

@@ -20,11 +20,11 @@ from experiments.applications.sampling import draw_groups, load_bundled
 from experiments.applications.sorting import SORTING
 from experiments.applications.sorting.training import RULES
 from experiments.applications.words import consistency, spread
-from experiments.report.page import warnings_list
 from experiments.shared import drawing, machine
 from experiments.shared.application import Application
 from experiments.shared.clock import Clock
 from experiments.shared.files import read_csv
+from experiments.shared.html import warnings_list
 from problems import OptimalTransport
 from tests.support.experiments import command
 
