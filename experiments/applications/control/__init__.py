@@ -1,0 +1,1 @@
+"""Learning from somebody who balances what he pays for, and what he balances."""
