@@ -40,20 +40,22 @@ class Settings:
     """What determines the result, times aside."""
 
     cases: tuple[tuple[int, bool], ...] = ((5, False), (10, False), (10, True))  # length; are scores centred?
-    seeds: int = 3
+    seeds: int = 2
     seed: int = 0
-    steps: int = 200
-    every: int = 20  # steps between two looks at the test sequences
+    steps: int = 120
+    every: int = 12  # steps between two looks at the test sequences
     batch: int = 32
     equal_time: bool = False  # do all rules train as long as the exact one takes, instead of as many steps?
-    # On validation images of seed 100, learning rates 0.005 and 0.01 and gamma 10 and 30 were tried.
+    # Chosen by validation images of seed 100 among learning rates 0.001, 0.005, 0.01 and gamma 10, 30 (exact rule).
     gamma: float = 10.0
     learning_rate: float = 5e-3
     iterations: int = 20  # of the unrolled ones
     sequences: int = 1000  # for testing
 
 
-FULL = Settings(seeds=5, steps=1000, every=50, equal_time=True)
+FULL = Settings(
+    cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=400, every=20, equal_time=True
+)
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
 
 
@@ -128,7 +130,7 @@ def make_network(seed: int) -> nn.Sequential:
         return nn.Sequential(
             *(*convolution(1, 32), *convolution(32, 32), nn.MaxPool2d(2)),
             *(*convolution(32, 64), nn.MaxPool2d(2), nn.Flatten()),
-            *(*dense(256, 128), *dense(128, 64), nn.Linear(64, 1), nn.Flatten(0)),
+            *(*dense(256, 128), *dense(128, 64), nn.Linear(64, 1), nn.Tanh(), nn.Flatten(0)),
         )
 
 
