@@ -20,8 +20,9 @@ from ...bench.trajectories import balance, swing
 from ...shared.inputs import normal
 
 PRICE = 0.1  # of the squared control: the unit of the cost
-END = 5.0  # times the cost of a state, for the last one of a plan
+END = 20.0  # times the cost of a state, for the last one of a plan
 UNLIKE = 0.2  # by which the logarithms of the truth differ from seed to seed
+UPRIGHT = 0.1  # radians: where a plan must end, or nobody could have done it
 WRONG = 1.0, 0.4  # by which the logarithms of weights and length are wrong before training, up or down
 
 Plan = dict[str, Tensor]  # states (batch, horizon, size) and controls (batch, horizon, 1)
@@ -73,6 +74,10 @@ class System:
         reach = torch.tensor(self.reach, dtype=torch.float64)
         return reach * (2 * torch.rand(count, len(reach), generator=generator, dtype=torch.float64) - 1)
 
+    def is_upright(self, plan: Plan) -> Tensor:  # bool (batch,)
+        """Whether plans end upright: the limit makes that impossible from some initial states."""
+        return plan["states"][:, -1, self.angle].abs() < UPRIGHT
+
     def scaled(self, plan: Plan) -> Tensor:  # (batch, horizon, size + 1)
         """States and controls in units of the reach and of the limit."""
         reach = torch.tensor(self.reach, dtype=torch.float64)
@@ -102,7 +107,7 @@ def _planner(
 SYSTEMS = {
     one.name: one
     for one in (
-        System("pendulum", swing, (1.0, 0.3), 1.0, 6.0, (0.35, 0.3), 0),
-        System("cart-pole", balance, (1.0, 5.0, 0.1, 0.1), 0.5, 5.0, (1.0, 0.3, 0.3, 0.3), 1),
+        System("pendulum", swing, (10.0, 1.0), 1.0, 4.0, (0.4, 0.5), 0),
+        System("cart-pole", balance, (1.0, 20.0, 0.5, 0.5), 0.5, 4.0, (0.5, 0.4, 0.3, 0.7), 1),
     )
 }

@@ -26,6 +26,7 @@ from .driving import Drive, drive, fallen
 EXACT, DIFFERENCES, CHEAP, REGULATOR = "exact", "differences", "unconstrained", "LQR"
 METHODS = (EXACT, DIFFERENCES, CHEAP, REGULATOR)
 BEFORE, EXPERT, TOLD = "before", "expert", "LQR, told"
+PARTS = ("train", "test")
 WIDTH = 1e-5  # of central differences, in the logarithm of a parameter
 
 
@@ -36,17 +37,17 @@ class Settings:
     systems: tuple[str, ...] = tuple(SYSTEMS)
     seeds: int = 2
     seed: int = 0
-    steps: int = 40
-    every: int = 5  # steps between two looks at the held-out plans
+    steps: int = 24
+    every: int = 4  # steps between two looks at the held-out plans
     learning_rate: float = 0.1
-    count: int = 8  # plans to learn from, and as many to test with
+    count: int = 6  # plans to learn from, and as many to test with
     horizon: int = 20  # steps of a plan
-    drive: int = 25  # steps that are driven
+    drive: int = 40  # steps that are driven
     noise: float = 0.02  # of what is seen, in units of the reach and of the limit
 
 
-FULL = Settings(seeds=5, steps=200, every=10, count=16, drive=60)
-QUICK = Settings(systems=("pendulum",), steps=2, every=1, count=2, horizon=4, drive=2)
+FULL = Settings(seeds=5, steps=100, every=5, count=12, drive=60)
+QUICK = Settings(systems=("pendulum",), steps=2, every=1, count=2, horizon=10, drive=2)
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ class Task:
         system, generator = SYSTEMS[name], torch.Generator().manual_seed(seed)
         truth = system.truth(generator)
         guess = system.guess(truth, generator)
-        starts = {part: system.initial(settings.count, generator) for part in ("train", "test")}
         planner, regulator = system.planner(settings.horizon), system.regulator(settings.horizon)
         with torch.no_grad():
+            starts = {part: _recoverable(system, planner, truth, settings.count, generator) for part in PARTS}
             seen = {part: system.scaled(planner(x, truth)) for part, x in starts.items()}
         seen["train"] = seen["train"] + settings.noise * normal(generator, *seen["train"].shape)
         return cls(system, settings, seed, truth, guess, starts, seen, planner, regulator)
@@ -90,6 +91,17 @@ class Task:
         with torch.no_grad():
             controls = self.planner(self.starts["train"], self.truth)["controls"]
         return (controls.abs() > (1 - 1e-6) * self.system.limit).double().mean().item()
+
+
+def _recoverable(
+    system: System, planner: OptimalControl, truth: Tensor, count: int, generator: torch.Generator
+) -> Tensor:  # (count, size)
+    """The first initial states from which the expert plans to be upright in the end."""
+    kept = torch.empty(0, len(system.reach), dtype=torch.float64)
+    while len(kept) < count:
+        drawn = system.initial(count, generator)
+        kept = torch.cat([kept, drawn[system.is_upright(planner(drawn, truth))]])
+    return kept[:count]
 
 
 def train_seed(settings: Settings, name: str, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
