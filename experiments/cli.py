@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .applications import distributed
+from .applications.control import CONTROL
 from .applications.decision import DECISION
 from .applications.knapsack import KNAPSACK
 from .applications.sorting import SORTING
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
     "knapsack": (KNAPSACK, "learn what to pack, through the choice, by a surrogate or in two stages"),
+    "control": (CONTROL, "learn from plans what they are for, with the control at its limit"),
     "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
     "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
@@ -39,12 +41,13 @@ ALL = {  # and what makes each of them quick
     "sorting": "--quick",
     "decision": "--quick",
     "knapsack": "--quick",
+    "control": "--quick",
     "worth": "--quick",
     "certificate": "--quick",
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
-APPLICATIONS = (SORTING, DECISION, KNAPSACK, WORTH)
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 

@@ -110,6 +110,7 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 python -m experiments sorting
 python -m experiments decision
 python -m experiments knapsack
+python -m experiments control
 python -m experiments worth
 python -m experiments certificate
 python -m experiments theory

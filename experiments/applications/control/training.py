@@ -16,8 +16,8 @@ from torch import Tensor
 
 from problems import OptimalControl
 
-from ...shared.jobs import Tick
 from ...shared.inputs import normal
+from ...shared.jobs import Tick
 from ...shared.rules import counted_warnings
 from ..course import Course
 from .data import SYSTEMS, Plan, System
@@ -203,7 +203,10 @@ def _measures(task: Task, planner: OptimalControl, parameters: Tensor) -> dict[s
 def _example(task: Task, results: Any, drives: Any) -> dict[str, Any]:
     """Angles and controls of the first problem that is held out."""
     shown = {
-        one["method"]: {"angle": done.states[0, :, task.system.angle].tolist(), "control": done.controls[0, :, 0].tolist()}
+        one["method"]: {
+            "angle": done.states[0, :, task.system.angle].tolist(),
+            "control": done.controls[0, :, 0].tolist(),
+        }
         for one, done in zip(results, drives, strict=True)
     }
     return {"system": task.system.name, "limit": task.system.limit, "drives": shown}

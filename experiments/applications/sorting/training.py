@@ -53,9 +53,7 @@ class Settings:
     sequences: int = 1000  # for testing
 
 
-FULL = Settings(
-    cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=400, every=20, equal_time=True
-)
+FULL = Settings(cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=400, every=20, equal_time=True)
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
 
 
