@@ -18,8 +18,10 @@ from .certificate import run as certificate
 from .compare import run as compare
 from .paper import run as paper
 from .paper import store
+from .paper.claims import AGAIN
 from .paper.panels import PANELS
 from .report.build import write_page
+from .shared.application import FULL
 from .shared.jobs import Experiment, JobError, positive, run_jobs
 from .shared.machine import cores
 from .theory import run as theory
@@ -48,6 +50,7 @@ ALL = {  # and what makes each of them quick
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
 APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
+MORE_REPEATS = ("run", *AGAIN, *["--repeats", "40", "--rules", "exact", "unconstrained"])
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -120,7 +123,10 @@ def run_all(args: argparse.Namespace) -> int:
     lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in ALL.items()]
     if args.full:
         lines = [[application.name, "--full"] for application in APPLICATIONS]
-    code = run_together([build_parser().parse_args(line + common) for line in lines])
+    commands = [build_parser().parse_args(line + common) for line in lines]
+    if args.full:
+        commands.append(build_parser().parse_args([*MORE_REPEATS, *common, "--out", str(args.out / FULL)]))
+    code = run_together(commands)
     return write_report(args) or code
 
 

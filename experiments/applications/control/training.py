@@ -90,7 +90,8 @@ class Task:
         """The share of the steps to learn from in which the control is at its limit."""
         with torch.no_grad():
             controls = self.planner(self.starts["train"], self.truth)["controls"]
-        return (controls.abs() > (1 - 1e-6) * self.system.limit).double().mean().item()
+        share: float = (controls.abs() > (1 - 1e-6) * self.system.limit).double().mean().item()
+        return share
 
 
 def _recoverable(
