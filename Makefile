@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: run run-full test lint bench docs soak sweep mutants clean
+.PHONY: run run-full test lint bench field docs soak sweep mutants clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
@@ -23,6 +23,10 @@ lint: $(READY)
 
 bench: $(READY) $(VENV)/.peers
 	$(BIN)/python -m experiments bench
+
+# Every library of optimisation layers on the same problems: at most an hour, and continued where it was.
+field: $(READY) $(VENV)/.field
+	$(BIN)/python -m experiments field
 
 docs: $(READY) $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -47,6 +51,12 @@ $(READY): pyproject.toml constraints.txt
 $(VENV)/.peers: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[peers]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps qpth
+	touch $@
+
+# libdqp asks for commercial solvers that it does not need.
+$(VENV)/.field: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[field]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps qpth libdqp
 	touch $@
 
 $(VENV)/.docs: $(READY)

@@ -195,11 +195,10 @@ class Adaptive(Rule):
     def _probe(self, call: int, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """Compute both gradients of every problem, compare them, and return the exact one."""
         shared = [point.batch.in_dims[i] is None for i in wanted]
-        each = dataclasses.replace(point, batch=point.batch.unshared())
-        exact = RULES["exact"].pull(each, v, w, wanted)
+        exact = RULES["exact"].pull_each(point, v, w, wanted)
         g, g_hat = (
             torch.cat([grad.reshape(v.shape[0], -1) for grad in grads], -1)
-            for grads in (exact, self.cheap.pull(each, v, w, wanted))
+            for grads in (exact, self.cheap.pull_each(point, v, w, wanted))
         )
         used = v.ne(0).any(-1)  # a problem that the loss does not use has no direction
         if bool(used.any()):

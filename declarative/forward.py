@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,7 @@ from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
 from .remedies import IN_PLACE
+from .sizes import Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .starts import Start, default_points, defined_start, initial_points
@@ -39,6 +40,7 @@ class Plan:
     structure: Structure
     recordings: Recordings | None  # None: the functions are called
     layouts: Layouts | None  # None: derivatives are dense
+    sizes: Sizes | None = None  # None: the functions may change, and are looked at in every call
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ def solve(
 ) -> tuple[Solution, Workspace]:
     """Solve the batch, and check what the solver says against the optimality conditions."""
     with without_saved_tensor_hooks():
-        starts = _candidates(call, xs, start)
+        known = _known_size(call, xs)
+        starts = _candidates(call, xs, start, known)
         if not call.size:
             return _empty(starts[0]), Workspace()
-        batch = _inspected(call, xs, starts[0])
+        batch = _inspected(call, xs, starts[0], known)
         if guess is not None and guess.shape[-1] == batch.k:  # else they are multipliers of other constraints
             batch = dataclasses.replace(batch, guess=guess)
         if batch.problem.bounds is not None and call.plan.solver.needs_start:
@@ -184,28 +187,43 @@ def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
     refuse_captured(call.plan.problem, values, call.in_dims, _candidates(call, values, None)[0])
 
 
-def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor) -> Batch:
-    """The batch, once its functions have been looked at; those that are recorded are looked at once per shape."""
-    recordings = call.plan.recordings
-    problem = call.problem(first.shape[1:], first.device)
-    batch = Batch(problem, xs, call.in_dims, call.size, first.shape[1:], 0, 0, recordings)
-    shapes = (call.gradients, call.in_dims, first.shape[1:], *((x.shape, x.dtype) for x in xs))
-    counts = None if recordings is None else recordings.counts(shapes)
-    if counts is None:
-        looked = inspect(batch, first, call.gradients)
-        counts = looked.p, looked.q
-        if recordings is not None:
-            recordings.remember(shapes, counts)
-    return dataclasses.replace(batch, p=counts[0], q=counts[1])
+def _kind(call: Call, xs: tuple[Tensor, ...]) -> Hashable:
+    """What the size of a problem depends on, if its functions are pure."""
+    return call.gradients, call.in_dims, *((x.shape, x.dtype) for x in xs)
 
 
-def _candidates(call: Call, xs: tuple[Tensor, ...], start: Tensor | None) -> list[Tensor]:  # of (size, *shape)
+def _known_size(call: Call, xs: tuple[Tensor, ...]) -> Size | None:
+    """The size of the problems, if their functions are pure and have been looked at for such inputs."""
+    sizes, recordings = call.plan.sizes, call.plan.recordings
+    if sizes is None or (recordings is not None and recordings.captures_gradients()):
+        return None
+    return sizes.get(_kind(call, xs))
+
+
+def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor, known: Size | None = None) -> Batch:
+    """The batch, once its functions have been looked at; those that are pure are looked at once per shape."""
+    shape = first.shape[1:]
+    problem = call.problem(shape, first.device)
+    batch = Batch(problem, xs, call.in_dims, call.size, shape, 0, 0, call.plan.recordings)
+    if known is None or known.shape != shape:
+        batch = inspect(batch, first, call.gradients)
+        if call.plan.sizes is not None:
+            call.plan.sizes.put(_kind(call, xs), Size(shape, batch.p, batch.q))
+        return batch
+    return dataclasses.replace(batch, p=known.p, q=known.q)
+
+
+def _candidates(
+    call: Call, xs: tuple[Tensor, ...], start: Tensor | None, known: Size | None = None
+) -> list[Tensor]:  # of (size, *shape)
     """Where the solver starts, once or several times, or, for a closed form, the solution."""
     solver = call.plan.solver
     if isinstance(solver, ClosedForm):
         return [_formula(call, solver, xs)]
     if start is not None:
         return [_matching(call, xs, start)]
+    if known is not None and not solver.needs_start:
+        return [torch.zeros(call.size, *known.shape, dtype=call.work, device=xs[0].device)]
     starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
     return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
 

@@ -53,6 +53,12 @@ class Rule(abc.ABC):
         z, s = self.solve(point, v, w)
         return point.batch.pullback(point.u, self._multipliers(point), z, s, wanted)
 
+    def pull_each(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        """The same, with one row for each problem also where the batch shares an input."""
+        batch = point.batch
+        pullback = batch.pullback_each if None in batch.in_dims else batch.pullback
+        return pullback(point.u, self._multipliers(point), *self.solve(point, v, w), wanted)
+
     def push(self, point: Point, tangents: Sequence[Tensor], moving: Sequence[int]) -> Pair:
         """Forward mode: (dy, -dl) for the tangents of the moving inputs."""
         r, t = point.batch.pushforward(point.u, self._multipliers(point), tangents, moving)

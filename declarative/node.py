@@ -138,6 +138,7 @@ class DeclarativeNode(nn.Module):
             require_flags(record=record)
         if not isinstance(on_failure, str) or on_failure not in ("raise", "mask"):
             raise ValueError(f"on_failure must be 'raise' or 'mask', but is {on_failure!r}.")
+        recordings = Recordings(record == "inductor") if record else None
         plan = Plan(
             problem=problem,
             solver=as_solver(solver),
@@ -145,8 +146,9 @@ class DeclarativeNode(nn.Module):
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
             structure=structure,
-            recordings=Recordings(record == "inductor") if record else None,
+            recordings=recordings,
             layouts=None if system is not None else Layouts(),
+            sizes=None if recordings is None else recordings.sizes,
         )
         self._spec = Spec(plan, rule_for(problem, gradient), system)
         if system is not None and not callable(system):
@@ -201,7 +203,9 @@ class DeclarativeNode(nn.Module):
     def _with_record(self, record: bool) -> DeclarativeNode:
         """The same node with recordings of its own, or without."""
         other = copy.copy(self)
-        plan = dataclasses.replace(self._spec.plan, recordings=Recordings() if record else None)
+        recordings = Recordings() if record else None
+        sizes = None if recordings is None else recordings.sizes
+        plan = dataclasses.replace(self._spec.plan, recordings=recordings, sizes=sizes)
         other._spec = dataclasses.replace(self._spec, plan=plan)
         return other
 

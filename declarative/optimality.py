@@ -38,7 +38,8 @@ FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero wh
 SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
 EXACT = 64  # units in the last place: a distance below that needs no second look
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
-SLOW = 0.5  # of a step is what the next one, by the same factors, is at most where a solution is near
+BEYOND = 10  # steps, by the same factors, lead beyond a solution that is near: five would if f were like u^6
+MINOR = 1e-3  # of the longest step, relatively, is one whose sign the nonlinearity of the others may turn
 EVEN = 0.1  # of each other: slack and multiplier, relatively, if it is not clear which of them vanishes
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 FURTHEST = 1e3  # times the largest entry of u, or of the way there: no entry of u changes by more
@@ -144,11 +145,10 @@ def assess(
         distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
-        again = largest(_ratio(_second_step(batch, u + step, multipliers - change, active, factors).abs(), scale))
-        blur = ROUNDING * largest(_ratio(_shaken(terms, factors, noise).abs(), scale))
-        # As on a slope with a spike of curvature in it; an unknown that hardly matters may go anywhere.
-        stuck = (again > SLOW * distance) & (distance > blur) & (step.abs() <= tolerance * u.abs()).all(-1)
-        distance = torch.where(near, torch.where(stuck, torch.inf, torch.maximum(distance, again)), distance)
+        again = largest(_ratio(_next_step(batch, u + step, multipliers - change, active, factors).abs(), scale))
+        again = torch.maximum(distance, again.nan_to_num(torch.inf))
+        again = torch.where(_is_stuck(batch, look, factors, step, change, dtype), torch.inf, again)
+        distance = torch.where(near, again, distance)
     if minimum:
         near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
@@ -319,11 +319,32 @@ def _is_hollow(batch: Batch, terms: _Terms, multipliers: Tensor, factors: Any, n
     return hollow
 
 
-def _second_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
-    """The next Newton step, by the same factors: it is much shorter than the first if a solution is near indeed."""
+def _next_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
+    """The Newton step from another point, by the same factors."""
     _, left, values, _ = batch.slopes(u, multipliers)
     step: Tensor = factors(-left, -torch.where(active, values, 0.0))[0]
-    return step.nan_to_num(torch.inf)
+    return step
+
+
+def _is_stuck(
+    batch: Batch, look: _Look, factors: Any, step: Tensor, change: Tensor, dtype: torch.dtype
+) -> Tensor:  # (batch,)
+    """Whether the way goes on beyond the estimated solution, as on a slope with a spike of curvature in it.
+
+    If a solution lies a few steps ahead, then the next step from there leads back, entry by entry; those aside that are
+    small or that rounding errors explain. An unknown that does not matter where the others are, such as an angle at a
+    pole, may go anywhere: it is left where it is, and nothing is concluded from what it may do to the others.
+    """
+    terms, noise = look.terms, torch.finfo(dtype).eps
+    faint = look.left.abs() * terms.longest <= ROUNDING * noise * terms.energy.unsqueeze(-1)
+    loose = faint & (step.abs() > optimality_tolerance(dtype) * terms.u.abs())
+    ahead, away = torch.where(loose, 0.0, step), torch.where(loose, BEYOND * step.abs(), 0.0)
+    onward = _next_step(batch, terms.u + BEYOND * ahead, look.multipliers - change, look.active, factors)
+    pulled = factors(terms.system.magnitude(away) * irregular(step), torch.zeros_like(change))[0]
+    unclear = torch.maximum(pulled.abs(), ROUNDING * _shaken(terms, factors, noise).abs())
+    length, unclear = (_ratio(x.abs(), look.scale) for x in (ahead, unclear))
+    matters = length > torch.maximum(MINOR * largest(length).unsqueeze(-1), unclear)
+    return (matters & (onward * ahead > 0)).any(-1)
 
 
 @dataclass(frozen=True)
@@ -369,6 +390,11 @@ class _Terms:
         """The largest entry of it."""
         return self.way.amax(-1, keepdim=True)
 
+    @property
+    def energy(self) -> Tensor:  # (batch,)
+        """What the terms of D_U L change L by, were u to change by its size."""
+        return (self.force * self.u.abs()).sum(-1)
+
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
         return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)
@@ -386,7 +412,7 @@ class _Terms:
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         size = self.reach()
         # A multiplier that does nothing: it is small beside the other forces or, with room to move, by its energy.
-        energy = (self.force * self.u.abs()).sum(-1, keepdim=True)
+        energy = self.energy.unsqueeze(-1)
         length = self.form.multiply(self.jacobian.abs(), self.longest.expand_as(self.u))
         idle = (slack > tolerance * size) & (pull.abs() * length <= tolerance * energy)
         pull = torch.where((self.effect(pull) <= noise) | idle, 0.0, pull)
@@ -531,8 +557,7 @@ def _faintest(terms: _Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
     eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
     free = eye - torch.linalg.pinv(rows) @ rows if rows.shape[1] else eye
     values, vectors = torch.linalg.eigh(free @ terms.system.hessian.nan_to_num(0.0, 0.0, 0.0) @ free)
-    energy = (terms.force * terms.u.abs()).sum(-1)
-    small = ROUNDING * torch.finfo(values.dtype).eps * energy
+    small = ROUNDING * torch.finfo(values.dtype).eps * terms.energy
     return values[:, 0] * terms.longest.squeeze(-1).square() >= -small, vectors[..., 0]
 
 
@@ -545,7 +570,7 @@ def _falls(
     straight line away from them L may fall at a minimum too.
     """
     part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
-    energy = (terms.force * terms.u.abs()).sum(-1)[problems]
+    energy = terms.energy[problems]
     unit = directions / or_one(largest(_ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
 
     follow = _Follower(part, here, terms.jacobian[problems], active[problems])

@@ -21,14 +21,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from . import expansion
 from .bounds import Bounds
 from .functions import UserFunction
 from .linear import DENSE, Layout
-from .torchside import without_vmap_warnings
+from .torchside import in_grad_mode, without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
-SMALL = 24  # unknowns and constraints, up to which all second derivatives are taken in one go
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,12 @@ class Batch:
         return (slope, values), objective
 
     def _jacobian(self, u: Tensor, *xs: Tensor) -> Tensor:
-        return self.layout.jacobian_values(torch.func.vjp(lambda u: self._constraints(u, *xs), u)[1], u, self.k)
+        pull = _pull(lambda u: self._constraints(u, *xs), u)
+        # A v is the derivative of w -> A' w, transposed.
+        return self.layout.jacobian_values(pull, lambda: _pull(pull, u.new_zeros(self.k)), u, self.k)
 
     def _hessian(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
-        return self.layout.hessian_values(torch.func.vjp(lambda u: self._gradient(u, lam, *xs), u)[1], u)
+        return self.layout.hessian_values(_pull(lambda u: self._gradient(u, lam, *xs), u), u)
 
     def _slopes(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
@@ -203,16 +205,6 @@ class Batch:
     def _expansion(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c, A and D^2_UU L."""
         return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
-
-    def _expansion_at_once(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The same by one reverse pass over [D_U L; c], which saves overhead; A is right where H is finite."""
-        if not self.k or self.m + self.k > SMALL or self.layout is not DENSE:
-            return self._expansion(u, lam, *xs)
-        result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
-        (slope, values), pull, objective = result
-        units = torch.eye(self.m + self.k, dtype=u.dtype, device=u.device)
-        rows = torch.vmap(lambda unit: pull(unit.split([self.m, self.k]))[0])(units)
-        return objective, slope, values, rows[self.m :], rows[: self.m]
 
     def _along(self, u: Tensor, lam: Tensor | None, direction: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c, A and D^2_UU L times a direction."""
@@ -244,7 +236,7 @@ class Batch:
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
             with without_vmap_warnings():
-                return mapped(*rows, *batch.xs)
+                return in_grad_mode(mapped, *rows, *batch.xs)
 
         return self.evaluate(function.__name__, evaluated, *rows)
 
@@ -281,6 +273,11 @@ class Batch:
         values: Tensor = self._mapped(self._constraints, u) if self.k else u.new_zeros(*u.shape[:-1], 0)
         return values
 
+    def mapped_values(self, u: Tensor) -> Pair:
+        """f and c, always by calling the functions."""
+        values: Pair = torch.vmap(self._values, in_dims=(0, *self.in_dims))(u, *self.xs)
+        return values
+
     def values(self, u: Tensor) -> Pair:
         """f and c."""
         values: Pair = self._mapped(self._values, u)
@@ -293,6 +290,8 @@ class Batch:
 
     def slopes(self, u: Tensor, multipliers: Tensor | None = None) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
+        if self.evaluator is None and expansion.is_plain((u, multipliers, *self.xs)):
+            return expansion.slopes(self, u, multipliers)
         slopes: tuple[Tensor, ...] = self._mapped(self._slopes, u, multipliers)
         return slopes
 
@@ -318,11 +317,9 @@ class Batch:
 
     def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
         """Values, first and second derivatives."""
+        if self.evaluator is None and expansion.is_plain((u, multipliers, *self.xs)):
+            return Expansion(*expansion.expand(self, u, multipliers))
         return Expansion(*self._mapped(self._expansion, u, multipliers))
-
-    def expand_at_once(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
-        """The same with less overhead, for points where all of them are finite."""
-        return Expansion(*self._mapped(self._expansion_at_once, u, multipliers))
 
     def expand_along(self, u: Tensor, direction: Tensor) -> Expansion:
         """The same of the objective, with the second derivative along one direction alone."""
@@ -348,9 +345,8 @@ class Batch:
 
         def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
             inputs = tuple(batch.xs[i] for i in chosen)
-            grads: tuple[Tensor, ...] = torch.func.grad(
-                batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs)))
-            )(*inputs)
+            gradient = torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))
+            grads: tuple[Tensor, ...] = in_grad_mode(gradient, *inputs)
             return grads
 
         result: tuple[Tensor, ...] = self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s)
@@ -391,7 +387,8 @@ class Batch:
         gradient = torch.func.grad(self._paired, argnums=places)
         in_dims = (*(None if row is None else 0 for row in (u, multipliers, z, s)), *self.in_dims)
         with without_vmap_warnings():
-            grads: tuple[Tensor, ...] = torch.vmap(gradient, in_dims=in_dims)(u, multipliers, z, s, *self.xs)
+            mapped = torch.vmap(gradient, in_dims=in_dims)
+            grads: tuple[Tensor, ...] = in_grad_mode(mapped, u, multipliers, z, s, *self.xs)
         return grads
 
     def pushforward(
@@ -403,9 +400,20 @@ class Batch:
     ) -> tuple[Tensor, Tensor]:
         """(-B dx, -C dx): the transpose of :meth:`pullback`, which is linear in (z, s)."""
         zeros = (torch.zeros_like(u), u.new_zeros(*u.shape[:-1], self.k))
-        transposed = torch.func.vjp(lambda z, s: self.pullback(u, multipliers, z, s, wanted), *zeros)[1]
-        r, t = transposed(tuple(tangents))
-        return r, t
+
+        def pushed(*tangents: Tensor) -> Pair:
+            transposed: Any = torch.func.vjp(lambda z, s: self.pullback(u, multipliers, z, s, wanted), *zeros)[1]
+            r, t = transposed(tangents)
+            return r, t
+
+        found: Pair = in_grad_mode(pushed, *tangents)
+        return found
+
+
+def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
+    """The transposed derivative of a function, as a function of vectors."""
+    pull: Any = torch.func.vjp(function, at)[1]
+    return lambda w: pull(w)[0]
 
 
 def flat(x: Tensor) -> Tensor:

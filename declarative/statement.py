@@ -124,6 +124,8 @@ def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[
 def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
     """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
     inputs, belonging = arrange(xs, plan.in_dims), owners(plan.problem, vars(node)["_modules"])
+    if not belonging and plan.sizes is not None and plan.sizes.one_unknown:
+        return inputs, plan
     nesting, start = find_nesting(plan.start, inputs)
     if not belonging and nesting is None:
         return inputs, plan
@@ -131,14 +133,16 @@ def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Pla
     weights, tensors = take_weights(belonging)
     functions = functions_of(plan.problem)
     bound = {name: dataclasses.replace(f, nesting=nesting, weights=weights) for name, f in functions.items()}
-    recordings, bounds = plan.recordings, plan.problem.bounds
+    recordings = None if plan.recordings is None else plan.recordings.in_mode(weights.modes())
+    bounds = plan.problem.bounds
     bounds = None if bounds is None else bounds.bound(nesting, len(inputs.xs))
     plan = dataclasses.replace(
         plan,
         problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
         start=_flat_starts(start, len(inputs.xs), nesting),
         solver=_flat_solver(plan.solver, len(inputs.xs), nesting),
-        recordings=None if recordings is None else recordings.in_mode(weights.modes()),
+        recordings=recordings,
+        sizes=None if recordings is None else recordings.sizes,
     )
     return inputs.with_weights(tensors), plan
 

@@ -27,6 +27,20 @@ Grads = tuple[Tensor | None, ...]
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
 
+def in_grad_mode(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function that differentiates returns, computed where gradients are enabled, and detached if they are not.
+
+    With gradients disabled, ``torch.func.vjp`` runs backward formulas that reuse an LU factor (those of ``solve``,
+    ``det``, ``slogdet`` and ``logdet``) and, under ``torch.vmap``, take it for that of the transposed matrix: their
+    results are wrong.
+    """
+    if torch.is_grad_enabled():
+        return function(*arguments)
+    with torch.enable_grad():
+        result = function(*pytree.tree_map_only(Tensor, Tensor.detach, arguments))
+    return pytree.tree_map_only(Tensor, Tensor.detach, result)
+
+
 @contextmanager
 def without_vmap_warnings() -> Iterator[None]:
     """Without vmap's warnings of operations that it has no fast rule for, which the user cannot do much about."""

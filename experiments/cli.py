@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .applications import distributed
+from .applications.control import CONTROL
 from .applications.decision import DECISION
 from .applications.knapsack import KNAPSACK
 from .applications.sorting import SORTING
 from .bench import run as bench
 from .certificate import run as certificate
 from .compare import run as compare
+from .field import run as field
 from .paper import run as paper
 from .paper import store
+from .paper.claims import AGAIN
 from .paper.panels import PANELS
 from .report.build import write_page
+from .shared.application import FULL
 from .shared.jobs import Experiment, JobError, positive, run_jobs
 from .shared.machine import cores
 from .theory import run as theory
@@ -29,22 +33,26 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
     "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
     "knapsack": (KNAPSACK, "learn what to pack, through the choice, by a surrogate or in two stages"),
+    "control": (CONTROL, "learn from plans what they are for, with the control at its limit"),
     "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
     "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
+    "field": (field, "every library of optimisation layers on the same problems"),
 }
 ALL = {  # and what makes each of them quick
     "run all --dtype both": "--repeats 1 --iterations 3",
     "sorting": "--quick",
     "decision": "--quick",
     "knapsack": "--quick",
+    "control": "--quick",
     "worth": "--quick",
     "certificate": "--quick",
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
-APPLICATIONS = (SORTING, DECISION, KNAPSACK, WORTH)
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
+MORE_REPEATS = ("run", *AGAIN, *["--repeats", "40", "--rules", "exact", "unconstrained"])
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -117,7 +125,10 @@ def run_all(args: argparse.Namespace) -> int:
     lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in ALL.items()]
     if args.full:
         lines = [[application.name, "--full"] for application in APPLICATIONS]
-    code = run_together([build_parser().parse_args(line + common) for line in lines])
+    commands = [build_parser().parse_args(line + common) for line in lines]
+    if args.full:
+        commands.append(build_parser().parse_args([*MORE_REPEATS, *common, "--out", str(args.out / FULL)]))
+    code = run_together(commands)
     return write_report(args) or code
 
 

@@ -114,7 +114,7 @@ class OptimalControl(Layer):
     def generic(self) -> OptimalControl:
         """The same problem with dense matrices."""
         other = copy.copy(self)
-        plan = dataclasses.replace(self._spec.plan, structure="dense", layouts=Layouts(), recordings=None)
+        plan = dataclasses.replace(self._spec.plan, structure="dense", layouts=Layouts(), recordings=None, sizes=None)
         other._spec = dataclasses.replace(self._spec, plan=plan)
         return other
 

@@ -69,6 +69,7 @@ class Eigenvectors(Layer):
                  [0.5000, 0.0000]]])
     """
 
+    pure = True
     required = ("X",)
 
     def __init__(self, k: int | None = None, *, largest: bool = True, **options: Unpack[Options]) -> None:
@@ -102,6 +103,8 @@ class Eigh(Solver):
 
     k: int | None
     largest: bool
+
+    needs_start = False
 
     def chosen(self, m: int) -> slice:
         """Which columns of the whole decomposition are wanted."""

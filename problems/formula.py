@@ -30,6 +30,8 @@ class Formula(Solver):
     verdict: Callable[..., Assessment]
     setting: Setting | None = None
 
+    needs_start = False
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         return RawSolution.unsolved(flat(self.solution(*self._arguments(batch, start))))
 

@@ -14,6 +14,7 @@ from declarative import DeclarativeNode, Rule, Solution, Solver
 from declarative.inputs import check_devices, refuse_without_values
 from declarative.problem import Function
 from declarative.reports.structure import StructureReport
+from declarative.sizes import Sizes
 
 from .settings import Setting
 from .shapes import arrange
@@ -61,6 +62,7 @@ class Layer(DeclarativeNode):
 
     required: ClassVar[tuple[str, ...]] = ()  # the inputs, by their names in the table of dimensions
     optional: ClassVar[tuple[str, ...]] = ()  # a setting comes last
+    pure: ClassVar[bool] = False  # whether its functions, of one unknown, depend on their arguments alone
     empty: ClassVar[str] = ""  # dimensions that may have no entries
     generic_solver: str | Solver | None = None  # None: what a node without a solver uses
     setting: Setting | None = None
@@ -75,7 +77,8 @@ class Layer(DeclarativeNode):
     ) -> None:
         super().__init__(objective, *constraints, **options)
         plan = self._spec.plan
-        plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback))
+        sizes = Sizes(one_unknown=True) if self.pure else plan.sizes
+        plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback), sizes=sizes)
         self._spec = dataclasses.replace(self._spec, plan=plan)
         self.setting = setting
         if setting is not None and isinstance(setting.value, Tensor):  # where .to() and .parameters() find it

@@ -52,6 +52,7 @@ class LeastSquares(Layer):
         tensor([[1., 2.]])
     """
 
+    pure = True
     required = ("A", "b")
     optional = ("w", "ridge")
 

@@ -19,6 +19,7 @@ from .systems import DiagonalSystem, OneConstraintSystem, largest
 class Projection(Layer):
     """The nearest point to x: minimise ||u - x||^2 / 2 subject to the constraints."""
 
+    pure = True
     required = ("x",)
 
     def __init__(self, *constraints: Function | None, **parts: Any) -> None:

@@ -73,6 +73,7 @@ class EqualityQP(Layer):
         tensor([[-0.5000,  0.5000]])
     """
 
+    pure = True
     required = ("Q", "q", "A", "b")
     empty = "p"
 
@@ -116,6 +117,7 @@ class QuadraticProgram(Layer):
         tensor([[ 2., -1.]])
     """
 
+    pure = True
     required = ("Q", "q")
     optional = ("A", "b", "G", "h")
     empty = "pn"
@@ -151,6 +153,8 @@ def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Pro
 
 class _Quadratic(Solver):
     """What both solvers have in common: how the multipliers that they return are tested."""
+
+    needs_start = False
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
         if raw.multipliers is None:

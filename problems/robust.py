@@ -101,6 +101,7 @@ class RobustPooling(Layer):
         tensor([[0.3333, 0.3333, 0.3333, 0.0000]])
     """
 
+    pure = True
     required = ("x",)
     optional = ("scale",)
 

@@ -93,6 +93,7 @@ class EntropicSimplex(Layer):
         tensor([[0.2689, 0.7311, 0.0000]])
     """
 
+    pure = True
     required = ("x",)
     optional = ("temperature",)
 

@@ -51,6 +51,8 @@ class Sinkhorn(Solver):
     tolerance: float | None = None
     max_iterations: int = 200
 
+    needs_start = False
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         M, r, c, gamma = self._operands(batch, start)
         tolerance = min(self.tolerance or 64 * torch.finfo(start.dtype).eps, optimality_tolerance(start.dtype))

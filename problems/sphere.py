@@ -58,6 +58,8 @@ class SphereProjection(Projection):
 class Normalise(Solver):
     """y = x / ||x||."""
 
+    needs_start = False
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         y, length = polar(batch.unshared().xs[0].to(start.dtype))
         centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)

@@ -78,6 +78,7 @@ class OptimalTransport(Layer):
                  [ 0.0525, -0.0525]]])
     """
 
+    pure = True
     required = ("M",)
     optional = ("r", "c", "gamma")
 

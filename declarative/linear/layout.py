@@ -22,7 +22,7 @@ from torch import Tensor
 from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
 
-Pull = Callable[[Tensor], tuple[Tensor, ...]]
+Product = Callable[[Tensor], Tensor]  # of matrices with vectors
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
 NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
@@ -118,12 +118,12 @@ class Layout(abc.ABC):
     weights_help = False  # whether a weight of A'A may make H definite where it is so along the constraints
 
     @abc.abstractmethod
-    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
-        """H of one problem at u (m,), from a function that multiplies it with a vector."""
+    def hessian_values(self, pull: Product, u: Tensor) -> Tensor:
+        """H at u (..., m), from a function that multiplies it with vectors."""
 
     @abc.abstractmethod
-    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
-        """A of one problem at u (m,), from a function that multiplies its transpose with a vector (k,)."""
+    def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:
+        """A at u (..., m), from a function that multiplies its transpose with vectors (..., k), or its transpose."""
 
     @abc.abstractmethod
     def solve_kkt(
@@ -169,10 +169,10 @@ class DenseLayout(Layout):
     jacobian = Full()
     weights_help = True
 
-    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
-        return rows_of(pull, u, len(u))
+    def hessian_values(self, pull: Product, u: Tensor) -> Tensor:
+        return rows_of(pull, u, u.shape[-1])
 
-    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
+    def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:  # noqa: ARG002
         return rows_of(pull, u, k)
 
     def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
@@ -236,13 +236,13 @@ class DenseLayout(Layout):
             z = torch.cholesky_solve(r.unsqueeze(-1), whole).squeeze(-1)
             s, independent = t[:, :0], torch.ones_like(convex)
         else:
-            half = torch.linalg.solve_triangular(whole, rows.mT, upper=False)
+            both = torch.linalg.solve_triangular(whole, torch.cat([rows.mT, r.unsqueeze(-1)], -1), upper=False)
+            half, first = both[..., :p], both[..., p:]
             complement = torch.bmm(half.mT, half)
             if damping is not None:
                 most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
                 complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
             small, independent, _ = _cholesky(complement)
-            first = torch.linalg.solve_triangular(whole, r.unsqueeze(-1), upper=False)
             down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
             z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
             s = down.squeeze(-1)
@@ -251,12 +251,18 @@ class DenseLayout(Layout):
         return KktSolution(z, s, convex, independent, room)
 
 
-def rows_of(pull: Pull, u: Tensor, count: int) -> Tensor:  # (count, m)
-    """The rows of a Jacobian, by reverse passes with the unit vectors, all at once."""
+def rows_of(pull: Product, u: Tensor, count: int) -> Tensor:  # (..., count, m)
+    """The rows of Jacobians, by reverse passes with the unit vectors, all at once."""
     if not count:
-        return u.new_zeros(0, u.shape[-1])
-    rows: Tensor = torch.vmap(lambda unit: pull(unit)[0])(torch.eye(count, dtype=u.dtype, device=u.device))
-    return rows
+        return u.new_zeros(*u.shape[:-1], 0, u.shape[-1])
+    return products(pull, torch.eye(count, dtype=u.dtype, device=u.device), u)
+
+
+def products(pull: Product, vectors: Tensor, u: Tensor) -> Tensor:  # (count, n) -> (..., count, m)
+    """What a linear function, of each of the problems at u (..., m), makes of these vectors."""
+    spread = vectors.view(len(vectors), *(1,) * (u.dim() - 1), -1).expand(-1, *u.shape[:-1], -1)
+    found: Tensor = torch.vmap(pull)(spread)
+    return found.movedim(0, -2)
 
 
 def _spectrum(hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:

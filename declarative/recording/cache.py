@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..sizes import Sizes
 from ..torchside import in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record
 from .trace import RecordingError, Trace, trace
@@ -50,7 +51,7 @@ class Recordings:
         self.compiling = compiling
         self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of one problem
         self._graphs: dict[Hashable, Graph] = {}
-        self._counts: dict[Hashable, tuple[int, int]] = {}
+        self.sizes = Sizes()
         self._modes: dict[Hashable, Recordings] = {}
 
     def in_mode(self, mode: Hashable) -> Recordings:
@@ -85,14 +86,9 @@ class Recordings:
         if first is None:
             _bounded(self._functions)[key] = now
 
-    def counts(self, shapes: Hashable) -> tuple[int, int] | None:
-        """The numbers of constraints found for these shapes, unless a captured tensor has come to need a gradient."""
-        captured = [x for traced in self._functions.values() for x in traced.captured.values()]
-        return None if any(x.requires_grad for x in captured) else self._counts.get(shapes)
-
-    def remember(self, shapes: Hashable, counts: tuple[int, int]) -> None:
-        """That the functions have been looked at for these shapes."""
-        _bounded(self._counts)[shapes] = counts
+    def captures_gradients(self) -> bool:
+        """Whether a captured tensor has come to need a gradient, which would be lost."""
+        return any(x.requires_grad for traced in self._functions.values() for x in traced.captured.values())
 
     def __deepcopy__(self, memo: object) -> Recordings:
         return Recordings(self.compiling)

@@ -160,8 +160,9 @@ def _refuse(func: Any, args: Sequence[Any]) -> None:
             "a function makes a Python number or a decision out of a tensor (.item(), float(x), if x > 0): what was "
             "recorded would go on using it. Compute with tensors (torch.where), or use record=False."
         )
-    masks = func is aten.index.Tensor and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
-    if torch.Tag.dynamic_output_shape in tags or masks:
+    indexes = func is aten.index.Tensor  # which has the tag whatever it is indexed with
+    masks = indexes and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    if masks or (torch.Tag.dynamic_output_shape in tags and not indexes):
         raise RecordingError(
             f"the shape of the result of {'u[mask]' if masks else func.overloadpacket} depends on values: what was "
             "recorded would go on using the first one. Use torch.where, or whole-number indices that are computed once "

@@ -283,7 +283,6 @@ def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
     if isinstance(rule, Exact) or not wanted:
         return
-    point = dataclasses.replace(point, batch=point.batch.unshared())
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(point.u.shape, generator=generator, dtype=torch.float64, device="cpu").to(point.u)
     angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))

@@ -60,7 +60,6 @@ def compare_gradient(spec: Spec, call: Call, inputs: Inputs, i: int, dtype: torc
     if not good.any():
         return Comparison(lost=len(good))
     point = spec.point(call, *without_failures(call, xs, middle))
-    point = dataclasses.replace(point, batch=point.batch.unshared())
     step = torch.finfo(dtype).eps ** 0.25 * max(1.0, xs[i].nan_to_num(0.0, 0.0, 0.0).abs().max().item())
     generator = torch.Generator().manual_seed(0)
     total = Comparison()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ from .resume import near, resumed
 RUNNING = -1
 BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
+LOOK = 8  # iterations after which it is seen whether a problem is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
@@ -82,7 +83,9 @@ MORE_SHIFT, LESS_SHIFT = 8.0, 0.1  # the factors by which it changes, the second
 LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
-MODEL = [entry.name for entry in dataclasses.fields(Model) if entry.name != "layout"]
+MODEL = ("objective", "gradient", "values", "jacobian", "hessian")  # what a model adds to a state
+CHANGED = ("u", "s", "y", "shift", "filter", "stored")  # what a step changes in a state
+LOWERED = ("barrier", "filter", "stored")  # and what a lower barrier does before
 WILD = 10.0  # times what they were: multipliers after a damped step that mean nothing
 DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-2, 1.0)  # of the step towards equalities that depend on each other
 
@@ -157,7 +160,9 @@ class Newton(Solver):
         scales, state = _first_state(batch, start)
         last = barrier * scales.objective
         return self._run(
-            batch, scales, dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last)
+            batch,
+            scales,
+            dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1)),
         )
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
@@ -173,33 +178,33 @@ class Newton(Solver):
 
 
 def _iteration(
-    batch: Batch, scales: Scales, state: State, tolerances: tuple[float, float, float]
-) -> tuple[Model, State, State, Tensor]:
-    """An iteration as it should be: the model, the state that it is made for, where the step leads, and flags.
+    batch: Batch, scales: Scales, model: Model, state: State, tolerances: tuple[float, float, float]
+) -> tuple[State, Model, State, Tensor]:
+    """An iteration as it should be: where the step leads, the model there, the state that it is from, and flags.
 
-    The flags are: finite, solved, factored, accepted, faint (a direction of H may be flat).
+    The flags are: solved, factored, accepted, faint (a direction of H may be flat).
     """
-    model = model_at(batch, scales, state.u, state.s, state.y)
-    state, _ = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
-    step, found = newton_step(model, state.shift, state.weight, state.barrier, model.residual())
+    state = lowered_barrier(state, model, torch.finfo(state.u.dtype).eps ** 0.75, tolerances[2])
+    step, found = newton_step(model, state.shift, state.weight, state.barrier, model.residual)
     length = room(state.s, step.s, state.barrier)
     trial = moved(state, step, length)
-    objective, values = values_at(batch, scales, trial.u)
-    trial = widened(trial, values)
-    theta, phi = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
-    good, by_objective = acceptable(state, model, step, length, theta, phi)
-    trial = remembered(trial, model, good & ~by_objective)
+    there = model_at(batch, scales, trial.u, trial.s, trial.y)
+    trial = widened(trial, there.values)
+    there = dataclasses.replace(there, s=trial.s)
+    before = merit(model.objective, model.residual, model.s, state.barrier)
+    after = merit(there.objective, there.residual, trial.s, state.barrier)
+    good, by_objective = acceptable(state, model, before, step, length, *after)
+    trial = remembered(trial, before, good & ~by_objective)
     shift = trial.shift * trial.shift.clamp(max=LESS_SHIFT)
     trial = dataclasses.replace(trial, shift=torch.where(shift >= LEAST_SHIFT, shift, 0.0))
     solved = (
-        (largest(model.violated().abs()) <= tolerances[0])
-        & (model.stationarity() <= tolerances[1])
+        (largest(model.violated.abs()) <= tolerances[0])
+        & (model.stationarity <= tolerances[1])
         & ended(model, state, tolerances[2])
-        & (nearness(model, step, state.u, scales.start) <= NEAR)
+        & (nearness(model, step, scales.start) <= NEAR)
     )
-    faint = ~(found.room > FAINT)
-    flags = torch.stack([model.finite(), solved, found.convex & found.independent, good, faint], -1)
-    return model, state, trial, flags
+    flags = torch.stack([solved, found.convex & found.independent, good, ~(found.room > FAINT)], -1)
+    return trial, there, state, flags
 
 
 @dataclass(frozen=True)
@@ -222,8 +227,9 @@ class _Loop:
         default = torch.finfo(state.u.dtype).eps ** 0.6
         self.limit = solver.max_iterations
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
-        self.tolerances = tuple(default if one is None else one for one in given)
+        self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
+        self.model = model_at(batch, scales, state.u, state.s, state.y)
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
         forever = torch.full_like(state.barrier, torch.inf)
@@ -234,41 +240,53 @@ class _Loop:
 
     def advance(self, iteration: int) -> bool:
         """One iteration; whether that was the last one."""
-        model, state, trial, flags = self._iterate()
-        finite, solved, factored, accepted, faint = flags.unbind(-1)
-        hoped = finite & factored & accepted & ~solved & self.record.goal.isinf()
+        trial, there, state, flags = self._iterate()
+        solved, factored, accepted, faint = flags.unbind(-1)
+        hoped = factored & accepted & ~solved & self.record.goal.isinf()
+        if iteration < self.limit and iteration % LOOK and bool((hoped | ~self.running).all()):  # as nearly always
+            self.state, self.model = trial, there
+            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
+            return False
+        model = self.model
         suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | faint)
         saddle = self._saddle(model, state, suspected)
         last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
-        if self._end(iteration, last, finite, solved, saddle):
+        if self._end(iteration, last, model.finite(), solved, saddle):
             return True
-        if bool((hoped | ~self.running).all()):  # as nearly always
-            self.state = trial
-            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
+        if bool((hoped | ~self.running).all()):
+            self.state, self.model = trial, there
         else:
             careful, record = self._careful(model, state, hoped)
             self.state = trial.where(hoped, careful)
-            failures = torch.where(hoped, 0, record.failures)
-            self.record = dataclasses.replace(record, failures=failures)
+            self.record = dataclasses.replace(record, failures=torch.where(hoped, 0, record.failures))
+            self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
         self._compact()
         return False
 
-    def _iterate(self) -> tuple[Model, State, State, Tensor]:
+    def _iterate(self) -> tuple[State, Model, State, Tensor]:
         """:func:`_iteration`, called or replayed."""
-        names = [list(vars(x)) for x in (self.scales, self.state)]
+        if self.batch.evaluator is None:
+            return _iteration(self.batch, self.scales, self.model, self.state, self.tolerances)
+        tolerances, names = self.tolerances, (tuple(vars(self.state)), tuple(vars(self.scales)))
 
         def iteration(batch: Batch, u: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
             parts = iter((u, *rows))
-            state = State(**{name: next(parts) for name in names[1]})
-            scales = Scales(**{name: next(parts) for name in names[0]})
-            *results, flags = _iteration(batch, scales, state, self.tolerances)  # type: ignore[arg-type]
-            return (*(x for part in results for x in part.tensors().values()), flags)
+            state = State(**{name: next(parts) for name in names[0]})
+            scales = Scales(**{name: next(parts) for name in names[1]})
+            model = Model(**{name: next(parts) for name in MODEL}, u=u, y=state.y, s=state.s, layout=batch.layout)
+            trial, there, state, flags = _iteration(batch, scales, model, state, tolerances)
+            changed = [getattr(trial, name) for name in CHANGED] + [getattr(state, name) for name in LOWERED]
+            return *changed, *(getattr(there, name) for name in MODEL), flags
 
-        rows = [*vars(self.state).values(), *vars(self.scales).values()]
-        found = iter(self.batch.evaluate(("newton", self.tolerances), iteration, *rows))
-        model = Model(**{name: next(found) for name in MODEL}, layout=self.batch.layout)
-        here, there = (State(**{name: next(found) for name in names[1]}) for _ in range(2))
-        return model, here, there, next(found)
+        rows = [*vars(self.state).values(), *vars(self.scales).values(), *(getattr(self.model, x) for x in MODEL)]
+        found = iter(self.batch.evaluate(("newton", tolerances), iteration, *rows))
+        trial = dataclasses.replace(self.state, **{name: next(found) for name in CHANGED})
+        here = dataclasses.replace(self.state, **{name: next(found) for name in LOWERED})
+        trial = dataclasses.replace(trial, barrier=here.barrier)
+        there = Model(
+            **{name: next(found) for name in MODEL}, u=trial.u, y=trial.y, s=trial.s, layout=self.batch.layout
+        )
+        return trial, there, here, next(found)
 
     def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
@@ -299,6 +317,7 @@ class _Loop:
         keep = compacted(self.running)
         if keep is not None:
             self.batch, self.scales, self.state = self.batch.select(keep), self.scales.take(keep), self.state.take(keep)
+            self.model = self.model.take(keep)
             self.record, self.rows, self.running = self.record.take(keep), self.rows[keep], self.running[keep]
 
     def result(self) -> RawSolution:
@@ -336,11 +355,12 @@ class _Loop:
         refused = stepping & ~saddle & ~accepted
         creeping = refused | (stepping & (state.shift > HOPELESS_SHIFT))
         failures = torch.where(creeping, record.failures + 1, torch.where(stepping, 0, record.failures))
-        theta = model.residual().abs().sum(-1)
+        theta = model.residual.abs().sum(-1)
         small = 10 * self.tolerances[0]
-        lost = refused & (largest(model.violated().abs()) > small)
+        lost = refused & (largest(model.violated.abs()) > small)
         goal = torch.where(lost, theta, record.goal)
-        result = remembered(result, model, lost)
+        before = merit(model.objective, model.residual, model.s, result.barrier)
+        result = remembered(result, before, lost)
         # Where the point is feasible and no step is accepted, a larger regularisation makes another one.
         more = torch.where(state.shift > 0, MORE_SHIFT * state.shift, FIRST_SHIFT)
         result = dataclasses.replace(result, shift=torch.where(refused & ~lost, more, result.shift))
@@ -402,13 +422,14 @@ class _Loop:
         return best, lowest
 
     def _is_stationary(self, model: Model, factor: float = 10.0) -> Tensor:
-        feasible = largest(model.violated().abs()) <= self.tolerances[0] * factor
-        return feasible & (model.stationarity() <= self.tolerances[1] * factor) & (model.gap(self.state.u) <= 1e-6)
+        feasible = largest(model.violated.abs()) <= self.tolerances[0] * factor
+        return feasible & (model.stationarity <= self.tolerances[1] * factor) & (model.gap <= 1e-6)
 
     def _search(self, model: Model, state: State, damping: Tensor, wanted: Tensor) -> tuple[State, Tensor]:
         """Newton's step, corrected or shortened until it makes progress; where none does, the state as it was."""
-        step, _ = newton_step(model, state.shift, state.weight, state.barrier, model.residual(), damping)
+        step, _ = newton_step(model, state.shift, state.weight, state.barrier, model.residual, damping)
         length = room(state.s, step.s, state.barrier)
+        before = merit(model.objective, model.residual, model.s, state.barrier)
         result, accepted = state, ~wanted
 
         def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -416,16 +437,15 @@ class _Loop:
             objective, values = values_at(self.batch, self.scales, trial.u)
             residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
             trial = widened(trial, values)
-            good, by_objective = acceptable(
-                state, model, step, length, *merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
-            )
-            return remembered(trial, model, good & ~by_objective), good, residual
+            after = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
+            good, by_objective = acceptable(state, model, before, step, length, *after)
+            return remembered(trial, before, good & ~by_objective), good, residual
 
         trial, good, residual = attempt(step, length)
         result = trial.where(good & ~accepted, result)
         accepted = accepted | good
         if model.y.shape[-1] and not bool(accepted.all()):
-            total = length.unsqueeze(-1) * model.residual() + residual.nan_to_num(0.0, 0.0, 0.0)
+            total = length.unsqueeze(-1) * model.residual + residual.nan_to_num(0.0, 0.0, 0.0)
             corrected, _ = newton_step(model, state.shift, state.weight, state.barrier, total, damping)
             trial, good, _ = attempt(corrected, room(state.s, corrected.s, state.barrier))
             result = trial.where(good & ~accepted, result)
@@ -450,7 +470,7 @@ class _Loop:
 
     def _restore(self, model: Model, state: State, record: _Record, restoring: Tensor) -> tuple[State, _Record]:
         """A damped Gauss-Newton step towards feasibility; Newton's method goes on once there is enough of it."""
-        wrong = model.violated()
+        wrong = model.violated
         form = model.layout.jacobian
         rows = form.scale_rows(model.jacobian, (wrong != 0).to(wrong.dtype))
         diagonal = form.multiply_transposed(rows.square(), torch.ones_like(wrong))
@@ -519,7 +539,9 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
-    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), none.clone())
+    state = State(
+        u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), u.new_zeros(batch.size, 0)
+    )
     return scales, state
 
 
@@ -560,7 +582,7 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
     unit = _weight_unit(model)
 
     def look() -> KktSolution:
-        return newton_step(model, shift, weight, state.barrier, model.residual(), damping)[1]
+        return newton_step(model, shift, weight, state.barrier, model.residual, damping)[1]
 
     found = look()
     if bool((wanted & ~found.convex).any()):
@@ -568,7 +590,7 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
         curvature = least_curvature(model)[0]
         down = wanted & ~found.convex & (curvature <= NOTHING)
         # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
-        astray = down & ((largest(model.violated().abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
+        astray = down & ((largest(model.violated.abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
         needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
         shift = torch.where(down, torch.maximum(shift, needed), shift)
         model = turned(model, state.barrier, reach, down & ~astray)

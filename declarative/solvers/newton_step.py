@@ -8,7 +8,8 @@ in which the gradients of objective and constraints have size 1 at the start.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go,
 LOWERINGS = 3  # of the barrier at once
 CENTRED = 1e-3  # of the last barrier, if it is not zero: how far slack times multiplier may be from it
 FILTER = 24  # points that a step has to improve on, at the most
+LEAST = 1e-8  # of the largest theta that is allowed: below that, progress is asked of the objective
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
 
@@ -28,9 +30,12 @@ GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3,
 class Rows:
     """A dataclass of tensors with one row per problem, and perhaps of what all of these have in common."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def tensors(self) -> dict[str, Tensor]:
         """What each problem has a row of."""
-        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
 
     def take(self, rows: Tensor) -> Self:
         """The problems at these positions."""
@@ -49,7 +54,7 @@ class Rows:
         return self._with(mixed)
 
     def _with(self, tensors: dict[str, Tensor]) -> Self:
-        return type(self)(**{**vars(self), **tensors})
+        return type(self)(**{name: tensors.get(name, getattr(self, name)) for name in self.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class State(Rows):
     filter: Tensor  # pairs (theta, phi) that a step has to improve on, (batch, FILTER, 2)
     stored: Tensor  # how many have been stored there, (batch,)
     largest: Tensor  # theta that is allowed at all, (batch,)
-    last: Tensor  # the barrier to end with, (batch,); 0: as small as rounding errors allow
+    last: Tensor  # the barrier to end with, (batch, 1); (batch, 0): as small as rounding errors allow
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Model(Rows):
     values: Tensor  # c, (batch, k)
     jacobian: Tensor  # of c, in the form that the layout says
     hessian: Tensor  # of L, likewise
+    u: Tensor  # (batch, m)
     y: Tensor  # (batch, k)
     s: Tensor  # (batch, q)
     layout: Layout
@@ -95,36 +101,53 @@ class Model(Rows):
         """The number of equalities."""
         return self.y.shape[-1] - self.s.shape[-1]
 
+    @cached_property
     def slope(self) -> Tensor:  # (batch, m)
         """D_U L."""
         return self.gradient + self.layout.jacobian.multiply_transposed(self.jacobian, self.y)
 
+    @cached_property
+    def bend(self) -> Tensor:  # (batch, m)
+        """The size of H's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
+        diagonal = self.layout.hessian.diagonal(self.hessian).abs()
+        least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * self.slope.abs().amax(-1, keepdim=True))
+        return torch.maximum(diagonal, least).clamp(min=1e-8)
+
+    @cached_property
     def residual(self) -> Tensor:  # (batch, k)
         """[h; g + s]."""
         return residual_of(self.values, self.s)
 
+    @cached_property
     def violated(self) -> Tensor:  # (batch, k)
         """h, and g where it is positive."""
         return torch.cat([self.values[:, : self.p], self.values[:, self.p :].clamp(min=0.0)], -1)
 
+    @cached_property
     def stationarity(self) -> Tensor:
         """|D_U L| relative to the forces that balance in it."""
         force = largest(self.layout.jacobian.multiply_transposed(self.jacobian.abs(), self.y.abs()))
-        return largest(self.slope().abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
+        return largest(self.slope.abs()) / torch.maximum(largest(self.gradient.abs()), force).clamp(min=1.0)
 
-    def complementarity(self, barrier: Tensor) -> Tensor:  # (..., batch)
-        """The largest deviation of s y from the barrier parameter, relative to large y."""
-        y = self.y[:, self.p :]
-        return largest((self.s * y - barrier.unsqueeze(-1)).abs()) / (largest(y) / 100).clamp(min=1.0)
+    @cached_property
+    def pull(self) -> Tensor:  # (batch, q)
+        """The multipliers of inequalities."""
+        return self.y[:, self.p :]
 
-    def span(self, u: Tensor) -> Tensor:  # (batch, q)
+    @cached_property
+    def large(self) -> Tensor:
+        """What products of slacks and multipliers are relative to: 1, or more if multipliers are large."""
+        return (largest(self.pull) / 100).clamp(min=1.0)
+
+    @cached_property
+    def span(self) -> Tensor:  # (batch, q)
         """The size of the terms of each inequality: its slack is small or large beside that."""
-        return self.layout.jacobian.multiply(self.jacobian.abs(), u.abs())[:, self.p :].clamp(min=1.0)
+        return self.layout.jacobian.multiply(self.jacobian.abs(), self.u.abs())[:, self.p :].clamp(min=1.0)
 
-    def gap(self, u: Tensor) -> Tensor:
+    @cached_property
+    def gap(self) -> Tensor:
         """The largest s y, relative to large y and to the terms of an inequality."""
-        y = self.y[:, self.p :]
-        return largest(self.s * y / self.span(u)) / (largest(y) / 100).clamp(min=1.0)
+        return largest(self.s * self.pull / self.span) / self.large
 
     def finite(self) -> Tensor:
         """Whether all values and first and second derivatives are numbers: if one is not, neither is their sum."""
@@ -157,8 +180,8 @@ def newton_step(
 ) -> tuple[Step, KktSolution]:
     """The step for a given regularisation and value of the constraints, and what is to be said of its matrix."""
     p, q = model.p, model.s.shape[-1]
-    y, s = model.y[:, p:], model.s
-    primal = shift.unsqueeze(-1) * diagonal_size(model)
+    y, s = model.pull, model.s
+    primal = shift.unsqueeze(-1) * model.bend
     if not q:
         found = model.layout.solve_kkt(
             model.hessian,
@@ -166,14 +189,14 @@ def newton_step(
             primal,
             torch.zeros_like(residual),
             p,
-            (-model.slope(), -residual),
+            (-model.slope, -residual),
             weight,
             damping,
         )
         return Step(found.z, s, found.s), found
     dual = torch.cat([torch.zeros_like(model.y[:, :p]), s / y], -1)
     inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
-    right = (-model.slope(), -torch.cat([residual[:, :p], inner], -1))
+    right = (-model.slope, -torch.cat([residual[:, :p], inner], -1))
     found = model.layout.solve_kkt(model.hessian, model.jacobian, primal, dual, p, right, weight, damping)
     # From the last row: G du = s / y dy - (g + barrier / y), which costs no product with G.
     change = dual[:, p:] * found.s[:, p:] - inner
@@ -182,20 +205,20 @@ def newton_step(
 
 def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
     """The least curvature along the constraints, relative to the size of H; and its direction."""
-    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), diagonal_size(model), model.p)
+    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), model.bend, model.p)
 
 
 def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model:
     """The model with curvature along the constraints turned positive, for these problems; steps stay within reach."""
     if not isinstance(model.layout, DenseLayout):
         return model
-    slope, p = model.slope(), model.p
+    slope, p = model.slope, model.p
     if model.s.shape[-1]:
         force = (model.y[:, p:] * model.values[:, p:] + barrier.unsqueeze(-1)) / model.s
         slope = slope + model.layout.jacobian.multiply_transposed(
             model.jacobian, torch.cat([torch.zeros_like(model.y[:, :p]), force], -1)
         )
-    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), diagonal_size(model), p, slope, reach)
+    hessian = model.layout.turned(model.hessian, model.jacobian, _dual(model), model.bend, p, slope, reach)
     chosen = which.view(-1, *(1,) * (hessian.dim() - 1))
     return replace(model, hessian=torch.where(chosen, hessian, model.hessian))
 
@@ -205,23 +228,17 @@ def _dual(model: Model) -> Tensor:  # (batch, k)
     return torch.cat([torch.zeros_like(model.y[:, : model.p]), model.s / model.y[:, model.p :]], -1)
 
 
-def diagonal_size(model: Model) -> Tensor:  # (batch, m)
-    """The size of the Hessian's diagonal, entry by entry; where it vanishes, a part of the largest or of the slope."""
-    diagonal = model.layout.hessian.diagonal(model.hessian).abs()
-    least = torch.maximum(1e-6 * diagonal.amax(-1, keepdim=True), 1e-3 * model.slope().abs().amax(-1, keepdim=True))
-    return torch.maximum(diagonal, least).clamp(min=1e-8)
-
-
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
     """The model at a point."""
     stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-    here, rows = batch.expand_at_once(u, stacked), batch.layout.jacobian
+    here, rows = batch.expand(u, stacked), batch.layout.jacobian
     return Model(
         objective=here.objective * scales.objective,
         gradient=(here.gradient + rows.multiply_transposed(here.jacobian, stacked)) * scales.objective.unsqueeze(-1),
         values=scaled_values(here.values, scales),
         jacobian=rows.scale_rows(here.jacobian, scales.rows),
         hessian=here.curvature * scales.objective.view(-1, *(1,) * (here.curvature.dim() - 1)),
+        u=u,
         y=y,
         s=s,
         layout=batch.layout,
@@ -250,7 +267,7 @@ def room(s: Tensor, ds: Tensor, barrier: Tensor) -> Tensor:  # (batch,)
     if not s.shape[-1]:
         return torch.ones_like(barrier)
     fraction = (1 - barrier).clamp(*BOUNDARY).unsqueeze(-1)
-    return torch.where(ds < 0, -fraction * s / torch.where(ds < 0, ds, 1.0), 1.0).amin(-1).clamp(max=1.0)
+    return torch.where(ds < 0, -fraction * s / ds, 1.0).amin(-1).clamp(max=1.0)
 
 
 def moved(state: State, step: Step, length: Tensor) -> State:
@@ -277,58 +294,60 @@ def widened(state: State, values: Tensor) -> State:
     return replace(state, s=torch.maximum(state.s, -values[:, p:]).where(values[:, p:].isfinite(), state.s))
 
 
-def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> tuple[State, Tensor]:
+def lowered_barrier(state: State, model: Model, least: float, tolerance: float) -> State:
     """The barrier of each problem that has solved its present one well enough, lowered; the filter starts anew.
 
     It never becomes so small that rounding errors of the slacks matter, unless the tolerance on the gap asks for it.
     """
     if not state.s.shape[-1]:
-        return state, torch.zeros_like(state.stored, dtype=torch.bool)
+        return state
     barrier = state.barrier
-    y = model.y[:, model.p :]
-    lowest = least * largest(y * model.span(state.u)).clamp(min=1.0)
-    lowest = torch.minimum(lowest, 0.2 * tolerance * (largest(y) / 100).clamp(min=1.0))
-    lowest = torch.maximum(lowest, state.last)
-    rest = torch.maximum(model.stationarity(), largest(model.residual().abs()))
-    steps = [barrier]
+    lowest = least * largest(model.pull * model.span).clamp(min=1.0)
+    lowest = torch.minimum(lowest, 0.2 * tolerance * model.large)
+    if state.last.shape[-1]:
+        lowest = torch.maximum(lowest, state.last[:, 0])
+    rest = torch.maximum(model.stationarity, largest(model.residual.abs()))
+    # A barrier is solved well enough if no s y exceeds it by more than ten times, nor the rest.
+    enough = torch.maximum(rest / 10, largest(model.s * model.pull) / (1 + 10 * model.large))
     for _ in range(LOWERINGS):
-        steps.append(torch.maximum(torch.minimum(0.2 * steps[-1], steps[-1] ** 1.5), lowest))
-    tried = torch.stack(steps[:-1])  # all at once: each is solved if those before it are
-    solved = (torch.maximum(rest, model.complementarity(tried)) <= 10 * tried).cumprod(0).sum(0, keepdim=True)
-    barrier = torch.minimum(torch.stack(steps).gather(0, solved).squeeze(0), state.barrier)
-    lower = barrier < state.barrier
-    fresh = torch.where(lower[:, None, None], torch.inf, state.filter)
-    return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lower, 0, state.stored)), lower
+        lower = torch.maximum(torch.minimum(0.2 * barrier, barrier**1.5), lowest)
+        barrier = torch.where(barrier >= enough, torch.minimum(lower, barrier), barrier)
+    lowered = barrier < state.barrier
+    fresh = torch.where(lowered[:, None, None], torch.inf, state.filter)
+    return replace(state, barrier=barrier, filter=fresh, stored=torch.where(lowered, 0, state.stored))
 
 
 def ended(model: Model, state: State, tolerance: float) -> Tensor:  # (batch,)
     """Whether slacks and multipliers are where they are to end."""
-    centred = model.complementarity(state.last) <= (CENTRED * state.last).clamp(max=tolerance)
-    return torch.where(state.last > 0, centred, model.gap(state.u) <= tolerance)
+    if not state.last.shape[-1]:
+        return model.gap <= tolerance
+    off = largest((model.s * model.pull - state.last).abs()) / model.large
+    return off <= (CENTRED * state.last[:, 0]).clamp(max=tolerance)
 
 
 def acceptable(
-    state: State, model: Model, step: Step, length: Tensor, theta: Tensor, phi: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Whether a trial point with (theta, phi) makes progress, and whether it does so by the objective alone."""
-    old_theta, old_phi = merit(model.objective, model.residual(), model.s, state.barrier)
+    state: State, model: Model, before: Pair, step: Step, length: Tensor, theta: Tensor, phi: Tensor
+) -> Pair:
+    """Whether (theta, phi) is progress over what they were before, and whether it is so by the objective alone."""
+    old_theta, old_phi = before
     slope = (model.gradient * step.u).sum(-1)
     if state.s.shape[-1]:
         slope = slope - state.barrier * (step.s / model.s).sum(-1)
-    rounding = 10 * torch.finfo(phi.dtype).eps * old_phi.abs()
-    least = 1e-4 * (state.largest / 1e4)
-    descent = (-slope).clamp(min=0.0)
-    by_objective = (old_theta <= least) & (slope < 0) & (length * descent**S_PHI > DELTA * old_theta**S_THETA)
-    armijo = phi - old_phi <= ETA * length * slope + rounding
-    better = (theta <= (1 - GAMMA_THETA) * old_theta) | (phi - old_phi <= -GAMMA_PHI * old_theta + rounding)
-    free = ((theta.unsqueeze(-1) < state.filter[:, :, 0]) | (phi.unsqueeze(-1) < state.filter[:, :, 1])).all(-1)
-    good = torch.where(by_objective, armijo, better) & free & (theta < state.largest) & (theta + phi).isfinite()
+    # Where the slope is not negative, the second comparison fails.
+    by_objective = (old_theta <= LEAST * state.largest) & (
+        length * (-slope).clamp(min=0.0) ** S_PHI > DELTA * old_theta**S_THETA
+    )
+    change = phi - old_phi - 10 * torch.finfo(phi.dtype).eps * old_phi.abs()  # but for rounding errors
+    armijo = change <= ETA * length * slope
+    better = (theta <= (1 - GAMMA_THETA) * old_theta) | (change <= -GAMMA_PHI * old_theta)
+    free = (torch.stack([theta, phi], -1).unsqueeze(1) < state.filter).any(-1).all(-1)
+    good = torch.where(by_objective, armijo, better) & free & (theta < state.largest) & phi.isfinite()
     return good, by_objective & armijo
 
 
-def remembered(state: State, model: Model, which: Tensor) -> State:
-    """The state with the model's (theta, phi) stored in the filter, for these problems."""
-    theta, phi = merit(model.objective, model.residual(), model.s, state.barrier)
+def remembered(state: State, before: Pair, which: Tensor) -> State:
+    """The state with (theta, phi) stored in the filter, for these problems."""
+    theta, phi = before
     pair = torch.stack([(1 - GAMMA_THETA) * theta, phi - GAMMA_PHI * theta], -1)
     places = torch.arange(FILTER, device=which.device)
     place = (places == (state.stored % FILTER).unsqueeze(-1)) & which.unsqueeze(-1)
@@ -336,13 +355,12 @@ def remembered(state: State, model: Model, which: Tensor) -> State:
     return replace(state, filter=filled, stored=state.stored + which)
 
 
-def nearness(model: Model, step: Step, u: Tensor, start: Tensor) -> Tensor:  # (batch,)
+def nearness(model: Model, step: Step, start: Tensor) -> Tensor:  # (batch,)
     """The length of a step relative to u, the largest over its entries.
 
     What is tiny beside the way from the start, or beside the change that costs as much energy as there is, is nothing.
     """
-    bend = model.layout.hessian.diagonal(model.hessian)
-    force = model.gradient.abs() + bend.abs() * u.abs()
-    energy = (force * u.abs()).sum(-1, keepdim=True)
-    reach = torch.where(bend > 0, energy / torch.where(bend > 0, bend, 1.0), 0.0).sqrt()
-    return largest(step.u.abs() / or_one(u.abs() + 1e-3 * (u - start).abs() + 1e-3 * reach))
+    bend, size = model.layout.hessian.diagonal(model.hessian), model.u.abs()
+    energy = ((model.gradient.abs() + bend.abs() * size) * size).sum(-1, keepdim=True)
+    reach = torch.where(bend > 0, energy / bend, 0.0).sqrt()
+    return largest(step.u.abs() / or_one(size + 1e-3 * ((model.u - start).abs() + reach)))

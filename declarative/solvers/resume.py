@@ -41,7 +41,7 @@ def resumed(batch: Batch, scales: Scales, state: State) -> State:
     y = torch.cat([y[:, :p], y[:, p:].clamp(min=0.0)], -1)
     model = model_at(batch, scales, state.u, state.s, y)
     room, pull = -model.values[:, p:], y[:, p:]
-    off = torch.stack([model.stationarity(), largest(model.violated().abs()), largest(torch.minimum(room.abs(), pull))])
+    off = torch.stack([model.stationarity, largest(model.violated.abs()), largest(torch.minimum(room.abs(), pull))])
     barrier = off.amax(0).clamp(*BARRIERS)
     usable = model.finite() & barrier.isfinite()
     level = barrier.unsqueeze(-1)

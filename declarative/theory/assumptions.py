@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -242,7 +243,7 @@ def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[
     if not batch.k:
         return torch.ones(batch.size, dtype=torch.bool, device=point.u.device)
     s = _random(point.multipliers) * point.active
-    shift = _each(batch.pullback(point.u, None, torch.zeros_like(point.u), s, wanted), batch.size)
+    shift = _each(batch.pullback_each(point.u, None, torch.zeros_like(point.u), s, wanted), batch.size)
     size = (s.abs() * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1)  # of the same sum with A in place of C
     result: Tensor = torch.linalg.vector_norm(shift, dim=-1) <= _tolerance(point.u) * size
     return result
@@ -251,9 +252,9 @@ def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[
 def _input_scale(batch: Batch, point: Point, wanted: Sequence[int]) -> Tensor:
     """c^2 where B B' = c^2 I, from B B'z for a random z."""
     z = _random(point.u)
-    nothing = torch.zeros_like(point.multipliers)
-    pulled = batch.pullback(point.u, point.multipliers, z, nothing, wanted)  # -B'z
-    image, _ = batch.pushforward(point.u, point.multipliers, pulled, wanted)  # B B'z
+    result: Any = torch.func.vjp(lambda z: batch.pullback_each(point.u, point.multipliers, z, None, wanted), z)
+    pulled, transposed = result  # -B'z, and the transpose of that
+    (image,) = transposed(pulled)  # B B'z
     scale = (image * z).sum(-1) / z.square().sum(-1)
     distance = torch.linalg.vector_norm(image - scale.unsqueeze(-1) * z, dim=-1)
     close = distance <= _tolerance(z) * torch.linalg.vector_norm(image, dim=-1)

@@ -210,7 +210,6 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
         wanted: the positions of the inputs whose gradient counts.
         solved: which problems the report is about, (batch,).
     """
-    point = dataclasses.replace(point, batch=point.batch.unshared())
     assumptions = Assumptions.of(point, wanted)
     g = pull_each(RULES["exact"], point, v, wanted)
     gradients = {name: pull_each(RULES[name], point, v, wanted) for name in APPROXIMATE}
@@ -227,8 +226,8 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
 
 
 def pull_each(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
-    """The gradient that a rule gives each problem, flattened; the inputs of the point must not be shared."""
-    grads = rule.pull(point, v, torch.zeros_like(point.multipliers), wanted)
+    """The gradient that a rule gives each problem, flattened."""
+    grads = rule.pull_each(point, v, torch.zeros_like(point.multipliers), wanted)
     return torch.cat([grad.reshape(v.shape[0], -1).to(v.dtype) for grad in grads], -1)
 
 

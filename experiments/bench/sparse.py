@@ -40,7 +40,7 @@ def studies(quick: bool, compiled: bool = False) -> Iterator[Study]:
     for steps in (4, 8) if quick else (30, 100, 300, 1000, 3000):
         yield growth(steps)
     yield Growth("pendulum, forward and backward: growth with T", PLOT, BOTH, Target(at_most=1.15))
-    yield HorizonMemory(*(8, 400) if quick else (300, 3000))
+    yield HorizonMemory(*(8, 60) if quick else (300, 3000))
     yield program("chain", *chain(40 if quick else 100_000))
     yield program("total variation", *total_variation(40 if quick else 10_000))
 

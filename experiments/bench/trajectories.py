@@ -67,19 +67,19 @@ class Model:
         )
 
 
-def swing(x: Entries, u: Any, sin: Any, cos: Any) -> list[Any]:  # noqa: ARG001
+def swing(x: Entries, u: Any, sin: Any, cos: Any, length: Any = 1.0) -> list[Any]:  # noqa: ARG001
     """A pendulum: the angle from upright, and its speed."""
-    return [x[0] + DT * x[1], x[1] + DT * (GRAVITY * sin(x[0]) + u)]
+    return [x[0] + DT * x[1], x[1] + DT * (GRAVITY / length * sin(x[0]) + u)]
 
 
-def balance(x: Entries, u: Any, sin: Any, cos: Any) -> list[Any]:
+def balance(x: Entries, u: Any, sin: Any, cos: Any, length: Any = LENGTH) -> list[Any]:
     """A pole on a cart that is pushed: its place, the angle from upright, and their speeds."""
     place, angle, speed, turn = x
     total = CART + POLE
-    push = (u + POLE * LENGTH * turn * turn * sin(angle)) / total
-    inertia = LENGTH * (4 / 3 - POLE * cos(angle) * cos(angle) / total)
+    push = (u + POLE * length * turn * turn * sin(angle)) / total
+    inertia = length * (4 / 3 - POLE * cos(angle) * cos(angle) / total)
     turning = (GRAVITY * sin(angle) - cos(angle) * push) / inertia
-    moving = push - POLE * LENGTH * turning * cos(angle) / total
+    moving = push - POLE * length * turning * cos(angle) / total
     return [place + DT * speed, angle + DT * turn, speed + DT * moving, turn + DT * turning]
 
 

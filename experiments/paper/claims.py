@@ -27,6 +27,7 @@ class Claim:
     panels: tuple[str, ...]
     judge: Callable[..., Judgement]  # of the curves of a panel; if ``in_both``, in double and in single precision
     in_both: bool = False
+    wording: str = ""  # the paper's own, where much depends on a word
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ PAPER = (
         "What the constraints would take out moves x but not its solution: on the sphere x shrinks, steps overshoot.",
         PROJECTION + TRANSPORT,
         made.worse_late,
+        wording="even when we have a descent direction, the approximation tends to only work well in early stages of "
+        "training",
     ),
     Claim(
         "eigenvectors fail",
@@ -108,6 +111,7 @@ PAPER = (
         "Each eigenvalue of the wrong sign turns a part of the gradient around.",
         FAILING,
         made.rarely_descends,
+        wording="the approximation is a poor choice, and rarely a descent direction",
     ),
     Claim(
         "negative definite works",
@@ -172,3 +176,4 @@ OURS = (
     ),
 )
 CLAIMS = PAPER + OURS
+AGAIN = ("transport-over", "eigen-all", "eigen-largest")  # where the paper's claims fail: run with more repeats

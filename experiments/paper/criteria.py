@@ -68,9 +68,11 @@ def works_early(curves: Curves) -> Judgement:
 def worse_late(curves: Curves) -> Judgement:
     """The loss ends above the exact gradient's, by a larger factor than early."""
     soon, late = ratio(curves, "unconstrained", early(curves)), ratio(curves, "unconstrained", -1)
-    holds = late > 1 and late > soon
+    above = curves.of("unconstrained").loss[0, :, -1] > curves.of("exact").loss[0, :, -1]
     return Judgement(
-        holds, f"{late:.3g} times the exact loss at the end, {soon:.3g} times at iteration {early(curves)}"
+        late > 1 and late > soon,
+        f"{late:.3g} times the exact loss at the end, above it in {above.sum()} of {len(above)} repeats; "
+        f"{soon:.3g} times at iteration {early(curves)}",
     )
 
 
@@ -83,8 +85,14 @@ def fails(curves: Curves) -> Judgement:
 
 def rarely_descends(curves: Curves) -> Judgement:
     """Few cosines are positive."""
-    share = float(curves.of("unconstrained").cosine_positive.mean())
-    return Judgement(share <= RARELY, f"downhill on {share:.0%} of the problems")
+    mine = curves.of("unconstrained")
+    share, by_repeat = float(mine.cosine_positive.mean()), mine.cosine_positive[0].mean(-1)
+    batches = float((mine.cosine_mean > 0).mean())
+    return Judgement(
+        share <= RARELY,
+        f"downhill on {share:.0%} of the problems ({by_repeat.min():.0%} to {by_repeat.max():.0%} by repeat); "
+        f"the mean cosine of a batch is positive in {batches:.0%} of the steps",
+    )
 
 
 def works_throughout(curves: Curves) -> Judgement:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..applications.control import CONTROL
+from ..applications.control.training import BEFORE, CHEAP, DIFFERENCES, REGULATOR, TOLD
 from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
 from ..applications.decision.data import SPLIT as PATIENTS
@@ -14,10 +16,10 @@ from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE
 from ..applications.sorting.training import UNROLLED
 from ..shared.application import Application, Record
+from ..shared.html import bullets, table, themed, warnings_list
 from ..worth import WORTH
 from ..worth.methods import FEW, LAST
 from ..worth.training import LEARNING_RATE, REGIMES
-from .page import bullets, table, themed, warnings_list
 
 CAN, CANNOT = REGIMES
 
@@ -86,6 +88,24 @@ training, validation (learning rate, when to stop) and testing; {settings["seeds
 """
 
 
+def _describe_control(settings: Record) -> str:
+    return f"""<p>Somebody keeps a pendulum, or a pole on a cart, upright by the plan of least cost over
+{settings["horizon"]} steps, with a limit on the control that he often meets. {settings["count"]} of his plans are seen,
+through noise of {settings["noise"]:.0%} of their size. What a squared state costs him, in units of the squared control,
+and the length of the pendulum or pole are unknown: they are parameters of an optimal-control layer, whose plans are
+brought close to his by {settings["steps"]} steps of Adam. <i>{DIFFERENCES}</i> has the same layer with central
+differences for a gradient, <i>{CHEAP}</i> the paper's approximation, for which the dynamics are constraints too;
+<i>{REGULATOR}</i> is a layer that knows no limit and takes the system for linear, and <i>{TOLD}</i> is the same with
+the true parameters.</p>
+<p>Then each drives the true system for {settings["drive"]} steps from {settings["count"]} states that are held out: it
+plans, does the first step, and plans again. Costs count by the true parameters, relative to the expert's, who drives in
+the same way; as plans end sooner than drives, his cost is not the least that is possible. <i>Wrong by</i> is the mean
+difference of logarithms from the truth; <i>plans apart</i> the root of the mean squared difference from the expert's
+plans, in units of the limit and of the initial states; <i>{BEFORE}</i> is where all begin. {settings["seeds"]} seeds,
+each with its own truth. Times are seconds of the processor, on one thread, without what a layer records when it is
+first called.</p>"""
+
+
 def _describe_worth(settings: Record) -> str:
     return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
 target, entry by entry with random weights. Data of dimension {REGIMES[CAN]} can meet the {settings["batch"]} targets,
@@ -107,5 +127,6 @@ DESCRIPTIONS = {
     SORTING: _describe_sorting,
     DECISION: _describe_decision,
     KNAPSACK: _describe_knapsack,
+    CONTROL: _describe_control,
     WORTH: _describe_worth,
 }

@@ -11,15 +11,17 @@ from ..paper.claims import judge_all
 from ..paper.panels import PANELS
 from ..paper.store import Finished
 from ..shared import machine
+from ..shared.application import FULL
 from ..shared.files import read_csv, write
+from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
 from .applications import DESCRIPTIONS, application_section
-from .page import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
-from .panels import introduction, overview, panel_section, precision
+from .panels import again, introduction, overview, panel_section, precision
 
 TABLES = {  # what other commands leave
     "Does a proof of descent pay?": "certificate",
     "Comparison with independent layers": "compare",
     "Speed": "bench",
+    "Beside other libraries": "field",
 }
 
 
@@ -46,6 +48,7 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
     sections = [
         introduction(),
         overview(verdicts),
+        *_again(out / FULL),
         *(panel_section(name, double.get(name), single.get(name), verdicts) for name in panels),
         precision(bool(single)),
         *(application_section(application, application.load(out)) for application in DESCRIPTIONS),
@@ -54,6 +57,15 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
         _reproduce(both),
     ]
     return page("Cheap gradients through optimisation layers", "\n".join(sections))
+
+
+def _again(place: Path) -> list[str]:
+    """Panels with more repeats, which a run at full length leaves."""
+    found = store.load(place, store.DTYPES[0])
+    if not found:
+        return []
+    verdicts = judge_all({name: one.curves for name, one in found.items()})
+    return [again(verdicts, min(one.settings["repeats"] for one in found.values()))]
 
 
 def _theory(place: Path) -> list[str]:
@@ -110,11 +122,13 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 python -m experiments sorting
 python -m experiments decision
 python -m experiments knapsack
+python -m experiments control
 python -m experiments worth
 python -m experiments certificate
 python -m experiments theory
 python -m experiments compare
 python -m experiments bench
+python -m experiments field
 python -m experiments report</pre>
 <p>The same seed gives the same curves, bit for bit, on the same machine. All rules and repeats of a panel train at
 once: <i>per rule</i> is the time of the panel divided by the number of its rules.</p>

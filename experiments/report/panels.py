@@ -12,7 +12,7 @@ from ..paper.panels import BATCH, NARROW, PANELS, WIDE, M
 from ..paper.store import Finished
 from ..paper.training import LEARNING_RATE
 from ..shared.drawing import STYLES
-from .page import badge, mark, table, themed
+from ..shared.html import badge, mark, table, themed
 
 RULES = {
     "exact": "the derivative of the solution",
@@ -51,7 +51,7 @@ def overview(verdicts: Sequence[Verdict]) -> str:
     def rows(claims: Sequence[Claim]) -> str:
         return "".join(
             f"<tr><td>{badge(one.holds)}</td><td>{escape(one.claim.text)} "
-            f'<span class="why">{escape(one.claim.why)}</span>{_parts(one)}</td></tr>'
+            f'<span class="why">{escape(one.claim.why)}</span>{_wording(one.claim)}{_parts(one)}</td></tr>'
             for one in verdicts
             if one.claim in claims
         )
@@ -65,6 +65,27 @@ each of them. In italics: why one would expect it.</p>
 <h3>What we add</h3>
 <table class="claims">{rows(OURS)}</table>
 </section>"""
+
+
+def again(verdicts: Sequence[Verdict], repeats: int) -> str:
+    """The paper's claims on panels that were run with more repeats, if there are any."""
+    lines = "".join(
+        f"<tr><td>{badge(all(part.holds for part in one.parts.values()))}</td><td>{escape(one.claim.text)}"
+        f"{_wording(one.claim)}{_parts(one)}</td></tr>"
+        for one in verdicts
+        if one.claim in PAPER and one.parts
+    )
+    return f"""<section id="again">
+<h2>Asked again, with {repeats} repeats</h2>
+<p>Is it chance where a claim of the paper fails? The panels in question once more, judged by themselves. Where every
+repeat says the same, it is not. By the paper's own measure a batch goes downhill if the mean of its cosines is
+positive; a coin would say so half of the time.</p>
+<table class="claims">{lines}</table>
+</section>"""
+
+
+def _wording(claim: Claim) -> str:
+    return f'<p class="why">In the paper: &ldquo;{escape(claim.wording)}&rdquo;</p>' if claim.wording else ""
 
 
 def _count(verdicts: Sequence[Verdict]) -> str:

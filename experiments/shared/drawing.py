@@ -33,6 +33,8 @@ STYLES = {
     "adaptive": Style(PURPLE, ":", 2.6),
     "unrolled": Style(ORANGE, "-.", 2.0),
     "SPO+": Style(SKY, "-", 2.4),
+    "differences": Style(ORANGE, "--", 2.0),
+    "LQR": Style(SKY, ":", 2.4),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.applications.control import CONTROL
 from experiments.applications.decision import DECISION
 from experiments.applications.decision.findings import METHODS
 from experiments.applications.knapsack import KNAPSACK
@@ -20,22 +21,24 @@ from experiments.applications.sampling import draw_groups, load_bundled
 from experiments.applications.sorting import SORTING
 from experiments.applications.sorting.training import RULES
 from experiments.applications.words import consistency, spread
-from experiments.report.page import warnings_list
 from experiments.shared import drawing, machine
 from experiments.shared.application import Application
 from experiments.shared.clock import Clock
 from experiments.shared.files import read_csv
+from experiments.shared.html import warnings_list
 from problems import OptimalTransport
 from tests.support.experiments import command
 
-each_application = pytest.mark.parametrize("application", [SORTING, DECISION, KNAPSACK], ids=lambda one: one.name)
+each_application = pytest.mark.parametrize(
+    "application", [SORTING, DECISION, KNAPSACK, CONTROL], ids=lambda one: one.name
+)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands leave at small sizes."""
     out = tmp_path_factory.mktemp("results")
-    for name in ("sorting", "decision", "knapsack"):
+    for name in ("sorting", "decision", "knapsack", "control"):
         assert command(out, name, "--quick") == 0
     return out
 
@@ -116,9 +119,9 @@ def test_list_and_page_know_what_was_run(
     monkeypatch.setattr(drawing.Picture, "render", lambda *_: picture)
     assert command(results, "report") == 0
     assert command(results, "list") == 0
-    assert capsys.readouterr().out.count("- finished") == 3
+    assert capsys.readouterr().out.count("- finished") == 4
     page = (results / "index.html").read_text(encoding="utf-8")
-    for application in (SORTING, DECISION, KNAPSACK):
+    for application in (SORTING, DECISION, KNAPSACK, CONTROL):
         assert f'<section id="{application.name}">' in page
         said = application.findings.sentences(record_of(results, application))
         assert len(said) > 3

@@ -17,8 +17,9 @@ from experiments.paper.claims import CLAIMS
 from experiments.paper.curves import Curves
 from experiments.paper.panels import PANELS
 from experiments.paper.training import Outcome, Settings
-from experiments.report import page, panels
+from experiments.report import panels
 from experiments.report.build import write_page
+from experiments.shared import html
 from experiments.shared.drawing import STYLES
 from experiments.shared.rules import NAMES
 from tests.support.experiments import CONFIRMING, ITERATIONS, REFUTING, REPEATS, Page
@@ -30,13 +31,13 @@ def drawn(kind: str, *how: Any) -> bytes:
     return RENDER(CONFIRMING["eigen-all"], kind, *how)
 
 
-RENDER, PACKED = figures.render, functools.cache(page._pack)
+RENDER, PACKED = figures.render, functools.cache(html._pack)
 
 
 def page_of(data: dict[str, Curves], out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page of these results."""
     monkeypatch.setattr(figures, "render", lambda _, *how: drawn(*how))
-    monkeypatch.setattr(page, "_pack", PACKED)
+    monkeypatch.setattr(html, "_pack", PACKED)
     for name, curves in data.items():
         dtype = "float32" if name.startswith("float32/") else "float64"
         outcome = Outcome(curves, (), 0.25, {"a <strange> matrix": 2}, 1.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from experiments.applications.sampling import draw_groups, split
 from experiments.applications.sorting import findings, training
-from experiments.applications.sorting.data import SPLIT, accuracies, load_digits, right_places, target_plan
+from experiments.applications.sorting.data import SPLIT, accuracies, load_digits, right_places, target_plan, vary
 from problems import OptimalTransport
 
 
@@ -74,6 +75,34 @@ def test_a_common_shift_changes_no_plan_and_no_centred_cost() -> None:
         plan = OptimalTransport(10.0, gradient="unconstrained")(training.rank_costs(leaf, centred))
         (gradient,) = torch.autograd.grad(plan[:, 0, 0].sum(), leaf)
         assert (gradient.sum(-1).abs().max() > 1e-3) == moves
+
+
+def test_varied_images_are_the_same_digits_elsewhere() -> None:
+    images = load_digits().images[:200].unsqueeze(1)
+    varied = vary(images, torch.Generator().manual_seed(0))
+    assert varied.shape == images.shape
+    assert torch.equal(varied, vary(images, torch.Generator().manual_seed(0)))
+    assert (varied - images).abs().mean() > 0.01
+    alike = torch.nn.functional.cosine_similarity(varied.flatten(1), images.flatten(1))
+    others = torch.nn.functional.cosine_similarity(varied.flatten(1), images.flip(0).flatten(1))
+    assert alike.mean() > 0.8 > others.mean()
+
+
+def test_with_equal_time_nobody_trains_longer_than_the_exact_rule_by_more_than_a_step() -> None:
+    settings = dataclasses.replace(training.QUICK, steps=6, equal_time=True)
+    task = training.Task.make(load_digits(), 3, False, 0, settings)
+    learners = training.train(task, (*training.RULES, training.ONCE))
+    exact = learners["exact"].course
+    assert exact.steps == 6
+    for rule in training.RULES:
+        curve = learners[rule].course.curve
+        assert len(curve["step"]) == 3
+        longest = curve["seconds"][-1] / curve["step"][-1] * 5
+        assert curve["seconds"][-1] >= exact.clock.total or curve["step"][-1] == 18
+        assert curve["seconds"][-1] < exact.clock.total + longest
+    assert learners["curvature"].course.steps == learners["unconstrained"].course.steps
+    rates = [one.course.optimiser.param_groups[0]["lr"] for one in learners.values()]
+    assert rates == [pytest.approx(settings.learning_rate / 4)] * 5  # cosine of two thirds of a half turn
 
 
 def test_rules_train_differently_and_the_two_cheap_ones_alike() -> None:

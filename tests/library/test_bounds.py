@@ -74,11 +74,11 @@ def test_bounds_that_depend_on_inputs_are_differentiable():
         in_dims=(0, None),
     )
     w = torch.tensor([1.0, -0.6, -0.8, -0.2, 0.1], dtype=DOUBLE, requires_grad=True)
-    x = inputs(1)
+    x = inputs(1)[:1].detach().requires_grad_()
     assert node.solve(x, w).upper_multipliers.gt(1e-3).any()
     assert torch.autograd.gradcheck(node, (x, w))
-    assert torch.autograd.gradgradcheck(node, (x, w))
-    assert torch.autograd.gradcheck(lambda x, w: node.solve(x, w).upper_multipliers, (x, w))
+    assert torch.autograd.gradgradcheck(node, (x, w), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda x, w: node.solve(x, w).upper_multipliers, (x, w), fast_mode=True)
 
 
 def test_several_unknowns_have_bounds_by_name():

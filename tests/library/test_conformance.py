@@ -15,7 +15,7 @@ from declarative.solution import RawSolution
 from tests.support.helpers import DOUBLE, half_square, normalise
 from tests.support.problem_table import TABLE, Case
 
-X = torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=DOUBLE)
+X = torch.tensor([[0.3, -1.2], [1.1, 0.4]], dtype=DOUBLE)
 
 # One of each kind. Eigenvectors other than that of the largest eigenvalue are saddle points, which a check refuses.
 LAYERS = {type(case.layer): case for case in TABLE if case.name not in ("eigen", "eigen-smallest")}.values()
@@ -66,11 +66,11 @@ def asinh(system: type[System]) -> DeclarativeNode:
     ("node", "xs"),
     [
         (sphere(), (X,)),
-        (sphere(solver="newton", start=lambda x: x), (X[:, :2],)),
+        (sphere(solver="newton", start=lambda x: x), (X,)),
         (sphere(gradient=Adaptive()), (X,)),
         (sphere(in_dims=None), (X[0],)),
         (sphere(in_dims=1, solver=lambda x: normalise(x)), (X.mT,)),
-        (DeclarativeNode(weighted, start=2, in_dims=(0, None)), (X[:, :2], X[0, :2].exp())),
+        (DeclarativeNode(weighted, start=2, in_dims=(0, None)), (X, X[0].exp())),
         (asinh(Diagonal), (X,)),
     ],
     ids=["formula", "newton", "adaptive", "unbatched", "batch last", "shared", "system"],
@@ -83,14 +83,10 @@ def test_a_good_node_conforms(node, xs):
     assert {line.name for line in result.lines if line.grade is Grade.SKIP} <= {"empty batch", "pickling"}
 
 
-def test_a_node_of_plain_functions_is_pickled_too():
-    assert conformance(sphere(), X)["pickling"].value == "the same to the last bit"
-
-
 def test_only_inputs_that_require_a_gradient_are_differentiated():
-    result = conformance(DeclarativeNode(weighted, start=3), X.clone().requires_grad_(), X.exp())
+    result = conformance(DeclarativeNode(weighted, start=2, solver=lambda x, _: x), X.clone().requires_grad_(), X.exp())
     assert result.ok
-    assert result["reverse mode"].value == "as finite differences in 6 directions"
+    assert result["reverse mode"].value == "as finite differences in 4 directions"
 
 
 def test_a_twin_of_ones_own():
@@ -104,6 +100,7 @@ def test_a_ready_made_layer_conforms():
     case = next(case for case in TABLE if case.name == "sphere")
     result = conformance(case.layer, *(x.detach() for x in case.inputs()))
     assert result.ok, str(result)
+    assert result["pickling"].value == "the same to the last bit"
 
 
 @pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
@@ -151,7 +148,8 @@ def test_a_rule_that_is_not_symmetric():
         def solve(self, point, v, w):  # noqa: ARG002
             return v.roll(1, -1), torch.zeros_like(w)
 
-    assert failed(conformance(sphere(gradient=Shifted()), X)) == {"Shifted gradient: symmetric"}
+    x = torch.tensor([[0.3, -1.2, 0.7]], dtype=DOUBLE)
+    assert failed(conformance(sphere(gradient=Shifted()), x)) == {"Shifted gradient: symmetric"}
 
 
 class Restless(Solver):
@@ -166,7 +164,7 @@ class Restless(Solver):
 
 
 def test_a_solver_that_remembers():
-    found = failed(conformance(DeclarativeNode(half_square, solver=Restless(), start=3), X))
+    found = failed(conformance(DeclarativeNode(half_square, solver=Restless(), start=2), X))
     assert "a second call" in found
 
 
@@ -179,7 +177,7 @@ class NoSingle(Solver):
 
 
 def test_a_solver_that_fails_in_single_precision():
-    assert failed(conformance(DeclarativeNode(half_square, solver=NoSingle(), start=3), X)) == {"float32"}
+    assert failed(conformance(DeclarativeNode(half_square, solver=NoSingle(), start=2), X)) == {"float32"}
 
 
 def test_a_formula_that_needs_a_problem():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, DeclarativeNode, NumericalWarning
+from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning, check
 from declarative.theory import descent
 from problems import Eigenvectors, OptimalTransport, SphereProjection
 from tests.support.helpers import DOUBLE, Case, case, cases, gradients
@@ -250,6 +250,34 @@ def test_reduced_curvature_is_that_of_a_null_space_basis() -> None:
 
 
 # The report.
+
+
+@pytest.mark.parametrize("structure", ["auto", "matrix-free"])
+def test_functions_may_branch_on_an_input_that_the_batch_shares(structure: str) -> None:
+    """As they may in a call: all reports, and a rule that probes, say what they say without the branch."""
+    x, w = torch.randn(4, 3, dtype=DOUBLE), torch.tensor([1.0, 2.0, 0.5], dtype=DOUBLE)
+    v = torch.randn(4, 3, dtype=DOUBLE)
+    found = []
+    for branches in (True, False):
+
+        def objective(x: Tensor, w: Tensor, u: Tensor, branches: bool = branches) -> Tensor:
+            factor = 2.0 if not branches or w.sum() > 0 else 1.0
+            return factor * (w * (u - x).square()).sum()
+
+        def equality(_: Tensor, w: Tensor, u: Tensor, branches: bool = branches) -> Tensor:
+            return (w * u).sum() - 1 if not branches or w.sum() > 0 else u.sum()
+
+        rule = Adaptive("curvature")
+        node = DeclarativeNode(
+            objective, equality, start=3, in_dims=(0, None), structure=structure, gradient=rule, solver="newton"
+        )
+        inputs = (x.clone().requires_grad_(), w.clone().requires_grad_())
+        report = node.descent(*inputs, v)
+        assert check(node, *inputs).passed
+        numbers = [x for name in ("curvature", "unconstrained") for x in (report[name].g_hat, report[name].expectation)]
+        found.append([report.g, *numbers, *gradients(node(*inputs), inputs, v), torch.tensor(rule.history[0].lowest)])
+    for with_branch, without in zip(*found, strict=True):
+        torch.testing.assert_close(with_branch, without, equal_nan=True)
 
 
 @pytest.mark.parametrize("case", cases())

@@ -38,12 +38,11 @@ def test_solution_and_gradient_are_those_of_the_closed_form(case, solver, batch,
         assert relative(grad.to(DOUBLE), expected) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("method", ["SLSQP", "trust-constr"])
 @pytest.mark.parametrize("case", cases([c for c in REGULAR if c.equality or c.inequality]))
-def test_constrained_scipy_methods_agree(case, method):
+def test_another_constrained_method_of_scipy_agrees(case):
     xs = case.xs(2)
     truth = case.truth(*xs).detach()
-    y = case.node(Scipy(method=method))(*xs).detach()
+    y = case.node(Scipy(method="trust-constr"))(*xs).detach()
     y = up_to_sign(y, truth) if case.sign_free else y
     assert relative(y, truth) < 1e-9
 

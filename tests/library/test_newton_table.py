@@ -20,7 +20,7 @@ NEEDS = {
     "a way out of where violations balance": ["HS90", "HS92"],
     "long steps along faint negative curvature": ["Misra1a far", "Misra1d far", "Eckerle4 far", "Biggs", "HS9"],
     "curvature that cancels at the solution": ["tension spring", "G11", "ten bars, stresses", "power, 9 buses"],
-    "solutions that are not alone": ["Thomson 5, points", "linear, rank 1", "HS26"],
+    "solutions that are not alone": ["Thomson 12, angles", "Thomson 5, points", "linear, rank 1", "HS26"],
     "sums whose rounding errors are large": ["Watson 12"],
 }
 ITERATIONS = 100

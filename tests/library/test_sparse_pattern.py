@@ -148,7 +148,8 @@ def found(function, example):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operation_reaches_what_its_derivatives_reach(name):
     hessian, jacobian = seen(OPERATIONS[name])
-    for example in (torch.rand(6, dtype=DOUBLE), torch.zeros(6, dtype=DOUBLE)):  # of which only the shape may count
+    examples = [torch.zeros(6, dtype=DOUBLE), torch.rand(6, dtype=DOUBLE)]  # of which only the shape may count
+    for example in examples if name in list(OPERATIONS)[::4] else examples[:1]:
         curved, sloped = found(OPERATIONS[name], example)
         assert not (hessian & ~curved).any()
         assert not (jacobian & ~sloped).any()

@@ -122,7 +122,7 @@ def test_no_point_is_believed_to_be_a_solution_where_there_is_none(problem: Hope
     assert not solution.converged.any(), x[solution.converged].tolist()
 
 
-ASKED = [("newton", torch.float32), ("scipy", DOUBLE), ("default", DOUBLE)]  # SciPy computes in double precision
+ASKED = [("newton", torch.float32), ("default", DOUBLE)]  # which asks SciPy where Newton's method fails
 
 
 @pytest.mark.parametrize("problem", without_solution.NAMED, ids=str)
@@ -165,6 +165,29 @@ def test_a_spike_of_curvature_on_a_slope_is_no_solution(width):
     x = torch.full((1, 1), 3.0, dtype=DOUBLE)
     assert not solved(DeclarativeNode(objective, solver=torch.ones_like, on_failure="mask"), x).converged
     assert relative(DeclarativeNode(objective, start=torch.ones(1, dtype=DOUBLE))(x), x + 0.25) < 1e-6
+
+
+@pytest.mark.parametrize("slope", [1.01, 1.5, 10.0])
+def test_a_spike_is_seen_beside_an_unknown_that_is_nearly_zero(slope):
+    """Whether it ends at once or not: smoothed |u0 - 1|, of slope 1, on a steeper slope."""
+
+    def rounded(x, u):
+        return ((u[0] - 1).square() + 1e-22).sqrt() - slope * u[0] + (u[0] - x[0]).square() + u[1].square()
+
+    def huber(x, u):
+        near = torch.nn.functional.huber_loss(u[0], torch.ones_like(u[0]), delta=1e-11) / 1e-11
+        return near - slope * u[0] + (u[0] - x[0]).square() + u[1].square()
+
+    for objective in (rounded, huber):
+        node = DeclarativeNode(objective, solver=torch.clone, on_failure="mask")
+        assert not solved(node, torch.tensor([[1.0, 1e-13]], dtype=DOUBLE)).converged
+
+
+@pytest.mark.parametrize("power", [4, 6, 8])
+def test_a_solution_without_curvature_is_no_spike(power):
+    """Newton steps from beside it are short, and so are the next."""
+    node = DeclarativeNode(lambda x, u: (u - x).pow(power).sum(), solver=lambda x: x * (1 + 1e-9), on_failure="mask")
+    assert solved(node, torch.tensor([[3.0], [-40.0]], dtype=DOUBLE)).converged.all()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,20 @@ from .mutant import Mutant
 
 RULES = [
     Mutant(
+        "declarative/torchside.py",
+        "    if torch.is_grad_enabled():\n        return function(*arguments)\n    with torch.enable_grad():",
+        "    if True:\n        return function(*arguments)\n    with torch.enable_grad():",
+        "derivatives are taken where gradients are disabled, which torch gets wrong",
+        ("library/test_linear_algebra.py::test_all_derivatives_are_those_of_each_problem_by_itself[solve-called]",),
+    ),
+    Mutant(
+        "declarative/expansion.py",
+        "objective - (multipliers * values).sum(-1)",
+        "objective + (multipliers * values).sum(-1)",
+        "the Lagrangian of plain tensors has the wrong sign",
+        ("library/test_linear_algebra.py::test_all_derivatives_are_those_of_each_problem_by_itself[inv-called]",),
+    ),
+    Mutant(
         "declarative/smoothed.py",
         "share = self.barrier / (self.barrier + slack.square())",
         "share = self.barrier / (self.barrier + slack)",

@@ -105,8 +105,8 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/cache.py",
-        "return None if any(x.requires_grad for x in captured) else self._counts.get(shapes)",
-        "return self._counts.get(shapes)",
+        "return any(x.requires_grad for traced in self._functions.values() for x in traced.captured.values())",
+        "return False",
         "a captured tensor that comes to need a gradient loses it",
         ("library/test_recording.py::test_a_captured_tensor_that_comes_to_need_a_gradient_is_refused",),
     ),

@@ -223,10 +223,26 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "torch.where(stuck, torch.inf, torch.maximum(distance, again))",
-        "distance",
-        "one short step is enough, though the next one is long",
+        "torch.where(_is_stuck(batch, look, factors, step, change, dtype), torch.inf, again)",
+        "again",
+        "a short step is enough, though the way goes on beyond it",
         ("library/test_verdicts.py::test_a_spike_of_curvature_on_a_slope_is_no_solution",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
+        "terms.u + BEYOND * ahead",
+        "terms.u + ahead",
+        "a solution lies one step ahead, or not at all",
+        ("library/test_verdicts.py::test_a_solution_without_curvature_is_no_spike",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
+        "loose = faint & ",
+        "loose = faint & ~faint & ",
+        "an unknown that does not matter tells of the others",
+        (
+            "library/test_newton_table.py::test_known_minima_are_found_in_a_moderate_number_of_iterations[Thomson 12, angles]",
+        ),
     ),
     Mutant(
         "declarative/optimality.py",

@@ -1,8 +1,8 @@
 """Derivatives by as many passes as there are colours: seeds to multiply with, and where to read the entries off.
 
-For H, ``seeds`` are directions v, one per row, and ``recover`` takes the products H v, (batch, colours, m). For A there
-are directions v for products A v, (batch, forward, k), and w for products A' w, (batch, reverse, m), of which either
-may be none. What is recovered, (batch, nonzeros), is one gather, and differentiable.
+For H, ``seeds`` are directions v, one per row, and ``recover`` takes the products H v, (..., colours, m). For A there
+are directions v for products A v, (..., forward, k), and w for products A' w, (..., reverse, m), of which either
+may be none. What is recovered, (..., nonzeros), is one gather, and differentiable.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class HessianCompression:
         """The directions to multiply with, one per row."""
         return _seeds(self.colours, self.count, like)
 
-    def recover(self, products: Tensor) -> Tensor:  # (batch, colours, m) -> (batch, nonzeros)
+    def recover(self, products: Tensor) -> Tensor:  # (..., colours, m) -> (..., nonzeros)
         """The values of the entries, from the products of the matrices with the seeds."""
-        return products.flatten(1).index_select(1, torch.from_numpy(self.source).to(products.device))
+        return products.flatten(-2).index_select(-1, torch.from_numpy(self.source).to(products.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +71,10 @@ class JacobianCompression:
         """The directions w of the products A' w, one per row."""
         return _seeds(self.rows, self.reverse, like)
 
-    def recover(self, forward: Tensor, reverse: Tensor) -> Tensor:  # (batch, forward, k), (batch, reverse, m)
-        """The values of the entries, (batch, nonzeros)."""
-        products = torch.cat([forward.flatten(1), reverse.flatten(1)], 1)
-        return products.index_select(1, torch.from_numpy(self.source).to(products.device))
+    def recover(self, forward: Tensor, reverse: Tensor) -> Tensor:  # (..., forward, k), (..., reverse, m)
+        """The values of the entries, (..., nonzeros)."""
+        products = torch.cat([forward.flatten(-2), reverse.flatten(-2)], -1)
+        return products.index_select(-1, torch.from_numpy(self.source).to(products.device))
 
 
 def compress_hessian(entries: Entries) -> HessianCompression:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..contract import Pair, or_one
 from ..directions import irregular
-from ..layout import KktSolution, Layout, Pull
+from ..layout import KktSolution, Layout, Product, products
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
 from .kkt import SparseKKT
@@ -98,24 +98,20 @@ class SparseLayout(Layout):
         """How A is evaluated."""
         return compress_jacobian(self.pattern.jacobian)
 
-    def hessian_values(self, pull: Pull, u: Tensor) -> Tensor:
+    def hessian_values(self, pull: Product, u: Tensor) -> Tensor:
         recipe = self.hessian_recipe
         if not recipe.count:
-            return u.new_zeros(len(self.pattern.hessian))
-        products = torch.vmap(lambda seed: pull(seed)[0])(recipe.seeds(u))
-        values: Tensor = recipe.recover(products.unsqueeze(0)).squeeze(0)
-        return values
+            return u.new_zeros(*u.shape[:-1], len(self.pattern.hessian))
+        return recipe.recover(products(pull, recipe.seeds(u), u))
 
-    def jacobian_values(self, pull: Pull, u: Tensor, k: int) -> Tensor:
+    def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:
         recipe = self.jacobian_recipe
-        forward, reverse = u.new_zeros(0, k), u.new_zeros(0, len(u))
-        if recipe.forward:  # A v is the derivative of w -> A' w, transposed
-            push = torch.func.vjp(lambda w: pull(w)[0], u.new_zeros(k))[1]
-            forward = torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))
+        forward, reverse = u.new_zeros(*u.shape[:-1], 0, k), u.new_zeros(*u.shape[:-1], 0, u.shape[-1])
+        if recipe.forward:
+            forward = products(transpose(), recipe.forward_seeds(u), u)
         if recipe.reverse:
-            reverse = torch.vmap(lambda seed: pull(seed)[0])(recipe.reverse_seeds(u))
-        values: Tensor = recipe.recover(forward.unsqueeze(0), reverse.unsqueeze(0)).squeeze(0)
-        return values
+            reverse = products(pull, recipe.reverse_seeds(u), u)
+        return recipe.recover(forward, reverse)
 
     def solve_kkt(
         self,

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from ..sampling import load_bundled
 
 SPLIT = {"train": 1000, "validation": 297, "test": 500}  # of 1797 images
+TURN, SLANT, ZOOM, SHIFT = 0.2, 0.15, 0.1, 0.12  # at most: radians, and shares of the size and of half the width
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ def load_digits() -> Digits:
     """Scikit-learn's digits."""
     data = load_bundled("digits")
     return Digits(torch.tensor(data.images / 16, dtype=torch.float32), torch.tensor(data.target))
+
+
+def vary(images: Tensor, generator: torch.Generator) -> Tensor:  # (count, 1, 8, 8), and returned alike
+    """The same images as another hand might have put them: turned, slanted, larger or smaller, and shifted a little."""
+    most = torch.tensor([TURN, SLANT, ZOOM, SHIFT, SHIFT])
+    turn, slant, zoom, across, down = (most * (2 * torch.rand(len(images), 5, generator=generator) - 1)).unbind(-1)
+    cos, sin = (1 + zoom) * turn.cos(), (1 + zoom) * turn.sin()
+    maps = torch.stack([cos, slant - sin, across, sin, cos, down], -1).view(-1, 2, 3)
+    grid = affine_grid(maps, list(images.shape), align_corners=False)
+    return grid_sample(images, grid, align_corners=False)
 
 
 def target_plan(labels: Tensor) -> Tensor:  # (batch, n) -> (batch, n, n)

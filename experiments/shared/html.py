@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..shared.drawing import DARK, LIGHT, Picture
+from .drawing import DARK, LIGHT, Picture
 
 DPI = 100
 COLOURS = 128  # enough for lines and shades; a third of the size

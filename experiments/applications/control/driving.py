@@ -1,0 +1,50 @@
+"""Model predictive control: plan, do the first step of the plan, look where it led, and plan again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from problems import OptimalControl
+
+from .data import PRICE, Plan, System, state_cost
+
+FALLEN = 1.5  # radians from upright
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What became of some initial states."""
+
+    states: Tensor  # (batch, steps + 1, size)
+    controls: Tensor  # (batch, steps, 1)
+    costs: Tensor  # (batch,), by the true parameters
+
+
+def drive(
+    system: System, planner: OptimalControl, believed: Tensor, truth: Tensor, initial: Tensor, steps: int
+) -> Drive:
+    """Drive the true system by plans with the parameters that are believed; it is the limit that stops a control."""
+    x, plan = initial, None
+    states, controls, costs = [x], [], torch.zeros(len(x), dtype=x.dtype)
+    for _ in range(steps):
+        with torch.no_grad():
+            plan = planner.solve(x, believed, start=None if plan is None else _shifted(plan)).y
+        u = plan["controls"][:, 0].clamp(-system.limit, system.limit)
+        costs = costs + state_cost(x, truth) + PRICE * u.square().sum(-1)
+        x = system.next(x, u, truth[-1])
+        states.append(x)
+        controls.append(u)
+    return Drive(torch.stack(states, 1), torch.stack(controls, 1), costs + state_cost(x, truth))
+
+
+def fallen(system: System, done: Drive) -> float:
+    """The share of the problems whose angle was lost on the way."""
+    return (done.states[..., system.angle].abs() > FALLEN).any(-1).double().mean().item()
+
+
+def _shifted(plan: Plan) -> Plan:
+    """The rest of a plan; its last step twice."""
+    return {name: torch.cat([one[:, 1:], one[:, -1:]], 1) for name, one in plan.items()}

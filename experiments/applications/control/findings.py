@@ -1,0 +1,172 @@
+"""What came of learning from plans, in words, a table and pictures; every sentence is computed from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from ...shared.application import Record
+from ...shared.drawing import BLUE, ORANGE, SKY, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ..words import by_seed, consistency, mean, spread
+from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, METHODS, REGULATOR, TOLD
+
+SHOWN = {  # how drives are drawn
+    EXPERT: ("expert", "", "-", 4.5),
+    BEFORE: ("before training", ORANGE, "--", 1.8),
+    EXACT: ("after training", BLUE, "-", 1.8),
+    REGULATOR: ("LQR after training", SKY, ":", 2.4),
+    CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
+}
+LINES = (BEFORE, *METHODS, TOLD)
+HEAD: tuple[str, ...] = (
+    "system",
+    "method",
+    "closed-loop cost",
+    "fallen",
+    "length wrong by",
+    "weights wrong by",
+    "plans apart",
+    "seconds",
+)
+
+
+def systems(record: Record) -> list[str]:
+    """Those that were run."""
+    names: list[str] = record["settings"]["systems"]
+    return names
+
+
+def values(record: Record, system: str, method: str, name: str) -> list[float]:
+    """A number of every seed."""
+    return [one[name] for one in by_seed(record["runs"], system=system, method=method)]
+
+
+def rows(record: Record) -> list[list[str]]:
+    """The table: a line for each system and method."""
+    return [
+        [
+            *(system, method, spread(values(record, system, method, "cost"), ".3f")),
+            f"{mean(values(record, system, method, 'fallen')):.0%}",
+            *(spread(values(record, system, method, name), ".2f") for name in ("length_wrong", "weights_wrong")),
+            spread(values(record, system, method, "plans_apart"), ".3f"),
+            f"{mean(values(record, system, method, 'seconds')):.2g}" if method in METHODS else "",
+        ]
+        for system in systems(record)
+        for method in LINES
+    ]
+
+
+def sentences(record: Record) -> list[str]:
+    """What the numbers say."""
+    return [
+        said
+        for system in systems(record)
+        for said in (
+            learned(record, system),
+            against_differences(record, system),
+            *(against_exact(record, system, method) for method in (REGULATOR, CHEAP)),
+            unlearnable(record, system),
+        )
+    ]
+
+
+def learned(record: Record, system: str) -> str:
+    """From where to where training led."""
+    limit = mean(values(record, system, EXACT, "at_limit"))
+    (cost, apart) = (
+        " to ".join(format(mean(values(record, system, method, name)), form) for method in (BEFORE, EXACT))
+        for name, form in (("cost", ".3f"), ("plans_apart", ".3f"))
+    )
+    return (
+        f"{system}: with the control at its limit in {limit:.0%} of the steps that were seen, training brings the "
+        f"closed-loop cost from {cost} times the expert's, and the distance of held-out plans from {apart}."
+    )
+
+
+def against_differences(record: Record, system: str) -> str:
+    """Same steps, another price."""
+    exact, slow = (mean(values(record, system, method, "seconds")) for method in (EXACT, DIFFERENCES))
+    gaps = zip(*(values(record, system, method, "length_wrong") for method in (EXACT, DIFFERENCES)), strict=True)
+    return (
+        f"{system}: finite differences take {slow / exact:.1f} times as long as the exact gradient for the same steps, "
+        f"after which lengths differ by at most {max(abs(a - b) for a, b in gaps):.1g}."
+    )
+
+
+def against_exact(record: Record, system: str, method: str) -> str:
+    """The closed-loop cost of another method, seed by seed."""
+    costs = [values(record, system, one, "cost") for one in (method, EXACT)]
+    less = [b - a for a, b in zip(*costs, strict=True)]
+    return (
+        f"{system}, {method} against {EXACT}: closed-loop cost {-mean(less):+.3f}, "
+        f"{consistency(less, 'lower', 'higher')}; length wrong by "
+        f"{mean(values(record, system, method, 'length_wrong')):.2f} instead of "
+        f"{mean(values(record, system, EXACT, 'length_wrong')):.2f} (in logarithms)."
+    )
+
+
+def unlearnable(record: Record, system: str) -> str:
+    """What the gradient without constraints cannot see."""
+    moved = max(
+        abs(a - b)
+        for a, b in zip(*(values(record, system, method, "length_wrong") for method in (CHEAP, BEFORE)), strict=True)
+    )
+    return (
+        f"{system}: the length occurs in the constraints alone, and the gradient without them moved its logarithm by "
+        f"{moved:.1g}."
+    )
+
+
+def pictures(record: Record) -> list[Picture]:
+    """Drives before and after, and the course of training."""
+    drives = "Angle and control of a held-out problem: expert, before and after training"
+    courses = "The distance of held-out plans in training, by seconds"
+    return [
+        Picture("drives", drives, f"{drives}. Dotted: the limit of the control", partial(drive_figure, record), True),
+        Picture("courses", courses, f"{courses}; seeds light, mean dark", partial(course_figure, record), True),
+    ]
+
+
+def drive_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+    """A column for each system: the angle above, the control below."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(2, len(record["cases"]), squeeze=False, sharex="col")
+        for (above, below), case in zip(axes.T, record["cases"], strict=True):
+            for method, (label, colour, line, width) in SHOWN.items():
+                for ax, what in ((above, "angle"), (below, "control")):
+                    style = {"color": colour or theme.grid, "linestyle": line, "linewidth": width}
+                    ax.plot(case["drives"][method][what], label=label, **style)
+            angles = case["drives"][EXPERT]["angle"]
+            above.set_ylim(-1.2 * max(map(abs, angles)), 1.2 * max(map(abs, angles)))
+            above.set_title(case["system"], fontsize=11)
+            for sign in (-1, 1):
+                below.axhline(sign * case["limit"], color=theme.ink, linewidth=0.8, linestyle=":")
+            below.set_xlabel("step")
+            plain(above, theme)
+            plain(below, theme)
+        axes[0, 0].set_ylabel("angle from upright")
+        axes[1, 0].set_ylabel("control")
+        legend(axes[0, -1])
+
+    return on_canvas(draw, (9.0, 5.2), "png", theme, dpi)
+
+
+def course_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+    """The mean squared distance of held-out plans against the time of training."""
+
+    def draw(figure: Figure) -> None:
+        (axes,) = figure.subplots(1, len(systems(record)), squeeze=False)
+        for ax, system in zip(axes, systems(record), strict=True):
+            for method in METHODS:
+                curves: Sequence[Record] = values(record, system, method, "curve")  # type: ignore[assignment]
+                draw_runs(ax, method, *([curve[name] for curve in curves] for name in ("held_out", "seconds")))
+            ax.set(xscale="log", yscale="log", xlabel="seconds of training")
+            ax.set_title(system, fontsize=11)
+            plain(ax, theme)
+        axes[0].set_ylabel("squared distance of held-out plans")
+        legend(axes[0])
+
+    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)

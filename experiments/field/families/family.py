@@ -1,0 +1,46 @@
+"""What a family is: a formula for problems of any size and batch, and which of them are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cases import Array, Case
+
+Shape = tuple[int, int]  # size, batch
+NODES = ("sparse-qp", "chain", "portfolio")  # quadratic programs that we solve by a node, where recording counts
+
+
+@dataclass(frozen=True)
+class Family:
+    """Problems by a formula."""
+
+    name: str
+    title: str
+    kind: str  # quadratic, control, nonlinear, transport or closed form
+    size: str  # what the size counts
+    about: str  # the problem, and where the truth comes from
+    make: Callable[[int, int, int], Case]  # of size, batch and seed
+    shapes: tuple[Shape, ...]
+    quick: tuple[Shape, ...]
+    compiled: bool = False  # is our node compiled too, which takes a minute a shape?
+
+    def allows(self, library: str, variant: str) -> bool:
+        """Is this way to use a library measured here?"""
+        if library != "ours" or self.kind == "control" or self.kind == "nonlinear":
+            return variant != "compiled" or self.compiled
+        return variant == "recorded" or (variant == "called" and self.name in NODES)
+
+
+def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:
+    """The same numbers for the same problem, whoever asks."""
+    return np.random.default_rng([*name.encode(), size, batch, seed])
+
+
+def definite(draw: np.random.Generator, *shape: int) -> Array:
+    """Random matrices (..., n, n) with eigenvalues from 0.1 to about 4."""
+    n = shape[-1]
+    root = draw.standard_normal((*shape, n))
+    return root @ root.mT / n + 0.1 * np.eye(n)

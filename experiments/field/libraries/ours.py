@@ -1,0 +1,122 @@
+"""The library that all this is about."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..cases import Case, Eigen, Forward, Programme, Quadratic, Simplex, Transport
+from ..formulas import TorchOperations
+from .library import Library, tensors, through_torch
+
+VARIANTS = {
+    "recorded": "ready-made layers, and DeclarativeNode(..., record=True) for the rest, at the tolerance it comes with",
+    "called": "the same without record",
+    "compiled": 'the same with record="inductor"; what compiling takes is in the first call alone',
+}
+RECORD = {"recorded": True, "called": False, "compiled": "inductor"}
+
+
+def build(case: Case, variant: str) -> Forward:
+    """The layer that is meant for the problem, else a node."""
+    kinds: dict[type, Callable[..., Any]] = {
+        Quadratic: _quadratic, Programme: _programme, Transport: _transport, Eigen: _eigen, Simplex: _simplex,
+    }  # fmt: skip
+    layer, arguments = kinds[type(case.statement)](case, RECORD[variant])
+
+    def claims() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            positional, named = arguments(tensors(case.inputs))
+            return layer.solve(*positional, **named).converged
+
+    def function(xs: dict[str, Any]) -> Any:
+        positional, named = arguments(xs)
+        return layer(*positional, **named).flatten(1)
+
+    return through_torch(case, function, claims)
+
+
+def _quadratic(case: Case, record: Any) -> tuple[Any, Any]:
+    from problems import QuadraticProgram
+
+    program = case.quadratic()
+    if program.sparse:
+        return _sparse(program, record)
+    fixed = tensors({name: getattr(program, name) for name in ("Q", "q", "A", "b", "G", "h")})
+
+    return QuadraticProgram(on_failure="mask"), lambda xs: (list((fixed | xs).values()), {})
+
+
+def _sparse(program: Quadratic, record: Any) -> tuple[Any, Any]:
+    """By the entries of the matrices, each a product; bounds and rows are found by the node."""
+    import torch
+
+    from declarative import DeclarativeNode
+
+    def entries(matrix: Any) -> tuple[Any, Any, Any]:
+        coo = matrix.tocoo()
+        return torch.tensor(coo.data), torch.tensor(coo.row, dtype=torch.long), torch.tensor(coo.col, dtype=torch.long)
+
+    def times(matrix: tuple[Any, Any, Any], count: int, u: Any) -> Any:
+        values, rows, columns = matrix
+        return u.new_zeros(count).index_add(0, rows, values * u[columns])
+
+    Q, A, G = (entries(matrix) for matrix in (program.Q, program.A, program.G))
+    n, p, count = program.q.shape[1], program.b.shape[1], program.h.shape[1]
+    fixed = tensors({name: getattr(program, name) for name in ("q", "b", "h")})
+    node = DeclarativeNode(
+        lambda q, b, h, u: u @ times(Q, n, u) / 2 + q @ u,  # noqa: ARG005
+        (lambda q, b, h, u: times(A, p, u) - b) if p else None,  # noqa: ARG005
+        lambda q, b, h, u: times(G, count, u) - h,  # noqa: ARG005
+        start=n,
+        record=record,
+        on_failure="mask",
+    )
+    return node, lambda xs: (list((fixed | xs).values()), {})
+
+
+def _programme(case: Case, record: Any) -> tuple[Any, Any]:
+    import torch
+
+    from declarative import DeclarativeNode
+
+    programme = case.statement
+    assert isinstance(programme, Programme)
+    functions = programme.functions(TorchOperations())
+    start = torch.tensor(programme.start)
+    bounds = (torch.tensor(programme.lower), torch.tensor(programme.upper)) if programme.bounded else None
+    node = DeclarativeNode(
+        functions.objective,
+        functions.equality,
+        functions.inequality,
+        bounds=bounds,
+        start=start.shape[1:],
+        record=record,
+        on_failure="mask",
+    )
+    return node, lambda xs: ([xs["p"]], {"start": start})
+
+
+def _transport(case: Case, _: Any) -> tuple[Any, Any]:
+    from problems import OptimalTransport
+
+    assert isinstance(case.statement, Transport)
+    return OptimalTransport(case.statement.gamma, on_failure="mask"), lambda xs: ([xs["M"]], {})
+
+
+def _eigen(_: Case, __: Any) -> tuple[Any, Any]:
+    from problems import Eigenvectors
+
+    return Eigenvectors(1, on_failure="mask"), lambda xs: ([xs["X"]], {})
+
+
+def _simplex(_: Case, __: Any) -> tuple[Any, Any]:
+    from problems import SimplexProjection
+
+    return SimplexProjection(on_failure="mask"), lambda xs: ([-xs["q"]], {})
+
+
+STATEMENTS = (Quadratic, Programme, Transport, Eigen, Simplex)
+OURS = Library("ours", "declarative-nodes", "problems", STATEMENTS, VARIANTS, build)

@@ -1,0 +1,139 @@
+"""Layers for quadratic programs: qpth, proxsuite, libdqp and moreau, all through torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from ..cases import Case, DoesNotApplyError, Forward, Quadratic, Simplex
+from .library import Library, tensors, through_torch
+
+NAMES = ("Q", "q", "A", "b", "G", "h")
+TIGHT = 1e-12
+TAKES = (Quadratic, Simplex)
+
+
+def _dense(case: Case) -> tuple[Quadratic, dict[str, Any]]:
+    program = case.quadratic().dense()
+    return program, tensors({name: getattr(program, name) for name in NAMES})
+
+
+def _qpth(case: Case, variant: str) -> Forward:
+    torch = importlib.import_module("torch")
+    program, fixed = _dense(case)
+    options = {"eps": TIGHT, "notImprovedLim": 10, "maxIter": 100} if variant == "tight" else {}
+    solve = importlib.import_module("qpth.qp").QPFunction(verbose=-1, check_Q_spd=False, **options)
+    none = torch.Tensor()
+
+    def function(xs: dict[str, Any]) -> Any:
+        Q, q, A, b, G, h = (fixed | xs).values()
+        return solve(Q, q, G, h, *((A, b) if program.b.shape[1] else (none, none)))
+
+    return through_torch(case, function)
+
+
+def _proxsuite(case: Case, variant: str) -> Forward:
+    program, fixed = _dense(case)
+    torch = importlib.import_module("torch")
+    options = {"eps": TIGHT, "eps_backward": 1e-10, "rho_backward": 1e-10, "mu_backward": 1e-10}
+    solve = importlib.import_module("proxsuite.torch.qplayer").QPFunction(**options if variant == "tight" else {})
+    low = torch.full_like(fixed["h"], -1e20)
+
+    def function(xs: dict[str, Any]) -> Any:
+        Q, q, A, b, G, h = (fixed | xs).values()
+        none = program.b.shape[1] == 0
+        return solve(Q, q, torch.Tensor() if none else A, torch.Tensor() if none else b, G, low, h)[0]
+
+    return through_torch(case, function)
+
+
+def _libdqp(case: Case, variant: str) -> Forward:
+    """One problem after the other, sparse where the problem is; with the solver its examples use where it is free."""
+    module = importlib.import_module("dqp")
+    torch = importlib.import_module("torch")
+    program = case.quadratic()
+    options = {"eps_abs": 1e-10, "eps_active": 1e-7} if variant == "tight" else {}
+    kind = {"solve_type": "sparse" if program.sparse else "dense", "qp_solver": "piqp"}
+    layer = module.dQP_layer(settings=module.build_settings(**kind, **options))
+    if program.sparse and program.batch > 1:
+        raise DoesNotApplyError("sparse matrices without a batch only")
+    if program.sparse:
+        matrices = {name: _torch_csc(getattr(program, name), torch) for name in ("Q", "A", "G")}
+        fixed = matrices | tensors({name: getattr(program, name)[0] for name in ("q", "b", "h")})
+    else:
+        fixed = _dense(case)[1]
+
+    def function(xs: dict[str, Any]) -> Any:
+        xs = {name: x[0] for name, x in xs.items()} if program.sparse else xs
+        Q, q, A, b, G, h = (({name: fixed[name] for name in NAMES}) | xs).values()
+        none = program.b.shape[1] == 0
+        y = layer(Q, q, G, h, None if none else A, None if none else b)[0]
+        return y.reshape(program.q.shape)
+
+    return through_torch(case, function)
+
+
+def _torch_csc(matrix: Any, torch: Any) -> Any:
+    matrix = matrix.tocsc()
+    return torch.sparse_csc_tensor(
+        torch.tensor(matrix.indptr, dtype=torch.int64),
+        torch.tensor(matrix.indices, dtype=torch.int64),
+        torch.tensor(matrix.data),
+        size=matrix.shape,
+    )
+
+
+def _moreau(case: Case, variant: str) -> Forward:
+    """minimise x'Px/2 + q'x, Ax + s = b: equalities first, then inequalities, in CSR."""
+    torch, moreau = importlib.import_module("torch"), importlib.import_module("moreau")
+    program = case.quadratic()
+    csr = scipy.sparse.csr_array
+    patterns = [program.one(0)[i] for i in (0, 2, 4)]
+    full = not program.sparse
+    Q, A, G = (csr(np.ones_like(one)) if full else csr(one) for one in patterns)
+    rows = csr(scipy.sparse.vstack([A, G]))
+    cones = moreau.Cones(num_zero_cones=A.shape[0], num_nonneg_cones=G.shape[0])
+    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TIGHT)
+    ipm = {"ipm_settings": moreau.IPMSettings(**tolerances), "solver": "ipm"} if variant == "tight" else {}
+    settings = moreau.Settings(device="cpu", batch_size=program.batch, enable_grad=True, **ipm)
+    places = [torch.tensor(x, dtype=torch.int64) for m in (Q, rows) for x in (m.indptr, m.indices)]
+    solver = importlib.import_module("moreau.torch").Solver(Q.shape[0], rows.shape[0], *places, cones, settings)
+    names = NAMES if full else ("q", "b", "h")
+    fixed = tensors({name: getattr(program, name) for name in names})
+    shared = torch.tensor(Q.data).expand(program.batch, -1), torch.tensor(rows.data).expand(program.batch, -1)
+
+    def function(xs: dict[str, Any]) -> Any:
+        data = fixed | xs
+        values = shared
+        if full:
+            values = data["Q"].flatten(1), torch.cat([data["A"].flatten(1), data["G"].flatten(1)], 1)
+        return solver.solve(*values, data["q"], torch.cat([data["b"], data["h"]], 1)).x
+
+    def claims() -> Any:
+        status = solver.info.status
+        return [one == moreau.SolverStatus.Solved for one in (status if isinstance(status, list) else [status])]
+
+    return through_torch(case, function, claims)
+
+
+QPTH = Library(
+    "qpth", "qpth", "qpth.qp", TAKES,
+    {"default": "QPFunction as it comes", "tight": "eps 1e-12, up to 100 iterations"}, _qpth,
+)  # fmt: skip
+PROXSUITE = Library(
+    "proxsuite", "proxsuite", "proxsuite.torch.qplayer", TAKES,
+    {"default": "QPFunction as it comes (eps 1e-9, eps_backward 1e-4)", "tight": "eps 1e-12, backward 1e-10"},
+    _proxsuite,
+)  # fmt: skip
+LIBDQP = Library(
+    "libdqp", "libdqp", "dqp", TAKES,
+    {"default": "dQP_layer with PIQP at its tolerance", "tight": "eps 1e-10, active set to 1e-7"}, _libdqp,
+)  # fmt: skip
+MOREAU = Library(
+    "moreau", "moreau", "moreau.torch", TAKES,
+    {"default": "moreau.torch.Solver as it comes", "tight": "interior point to 1e-12"}, _moreau,
+)  # fmt: skip
+LAYERS = (QPTH, PROXSUITE, LIBDQP, MOREAU)

@@ -1,0 +1,95 @@
+"""What one cell costs: run in a process of its own, on one thread."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cases import Answer, Case, Forward, Solved
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+LEAST, MOST = 3, 25  # repeats
+SHARE = 0.2  # of the time limit, after which nothing is repeated again
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of the processor, and bytes."""
+
+    first: float  # the first call, forward and backward, with all that is done once
+    forward: float  # the median of the repeats
+    backward: float
+    low: float  # of forward and backward together: the first and the last quarter of the repeats
+    high: float
+    repeats: int
+    memory: int  # how much the first call rises above what was in use before
+
+
+def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[Times, Answer]:
+    """Call once, then repeat for so many seconds, and at least so many times if the limit allows it."""
+    before = _reset_peak()
+    first, solved, gradients = _once(forward)
+    memory = _peak() - before
+    answer = Answer(
+        np.asarray(solved.y).reshape(case.batch, -1),
+        {name: np.asarray(gradients[name]) for name in case.inputs},
+        np.ones(case.batch, bool) if solved.claims is None else np.asarray(solved.claims(), bool),
+    )
+    pairs: list[tuple[float, float]] = []
+    gc.collect()
+    gc.disable()
+    began = time.perf_counter()
+    while len(pairs) < MOST and _goes_on(len(pairs), time.perf_counter() - began, sum(first), budget, limit):
+        pairs.append(_once(forward)[0])
+    gc.enable()
+    seconds = np.array(pairs or [first])
+    of_forward, of_backward = np.median(seconds, 0).tolist()
+    low, high = np.quantile(seconds.sum(-1), [0.25, 0.75]).tolist()
+    return Times(sum(first), of_forward, of_backward, low, high, len(pairs), max(memory, 0)), answer
+
+
+def _goes_on(done: int, elapsed: float, first: float, budget: float, limit: float) -> bool:
+    """One repeat unless the first call took too long: it may have compiled something, and the next be short."""
+    if done == 0:
+        return first <= limit
+    return elapsed < SHARE * limit and (done < LEAST or elapsed < budget)
+
+
+def _once(forward: Callable[[], Solved]) -> tuple[tuple[float, float], Solved, Any]:
+    start = time.process_time()
+    solved = forward()
+    middle = time.process_time()
+    gradients = solved.backward()
+    return (middle - start, time.process_time() - middle), solved, gradients
+
+
+def _reset_peak() -> int:
+    """Bytes in use now; the peak is counted from here on."""
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return _peak()
+    return in_use("VmRSS")
+
+
+def _peak() -> int:
+    return in_use("VmHWM")
+
+
+def in_use(name: str) -> int:
+    """Bytes, by a name of Linux; zero elsewhere."""
+    if not STATUS.exists():
+        return 0
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
+    return int(lines[name].split()[0]) * 1024
+
+
+def as_record(times: Times) -> dict[str, float]:
+    """For JSON."""
+    return asdict(times)

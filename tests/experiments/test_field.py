@@ -1,0 +1,277 @@
+"""The field's benchmark: its truths against independent ones, its judgement of liars, its verdicts, and its memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.field import run, worker
+from experiments.field.cases import Answer, Case, Functions, Programme
+from experiments.field.cells import Cell, Plan
+from experiments.field.families import FAMILIES
+from experiments.field.families.nonconvex import PROBLEMS
+from experiments.field.judge import judge
+from experiments.field.page import build, piece
+from experiments.field.rows import Row, row_of
+from experiments.field.truth import Truth, truth
+from experiments.field.verdicts import contests, criteria, verdict
+from tests.support.experiments import command
+
+BY_CLARABEL = ("dense-qp", "sparse-qp", "chain", "sudoku", "lq-control", "portfolio")
+CLOSED = ("simplex", "transport-10", "eigenvector")
+BY_CASADI = ("pendulum", "quadrotor", "hanging-chain", "logistic", "entropy", "geometric", "power-flow", "nonconvex")
+
+
+def settled(name: str) -> tuple[Case, Truth]:
+    needed = {"clarabel": BY_CLARABEL, "casadi": BY_CASADI}
+    for package, families in needed.items():
+        if name in families:
+            pytest.importorskip(package)
+    case = FAMILIES[name].make(*FAMILIES[name].quick[0], 0)
+    return case, truth(case)
+
+
+def moved(case: Case, inputs: dict[str, Any]) -> Case:
+    """The same problems with other inputs."""
+    statement = case.statement
+    names = {"simplex": {"q": "x"}}.get(type(statement).__name__.lower(), {name: name for name in inputs})
+    values = {names[name]: -x if names[name] == "x" else x for name, x in inputs.items()}
+    return replace(case, statement=replace(statement, **values), inputs=inputs)
+
+
+@pytest.mark.parametrize("name", [*CLOSED, *BY_CLARABEL, *BY_CASADI])
+def test_the_truth_is_the_derivative_of_the_solution(name: str) -> None:
+    case, known = settled(name)
+    draw, step = np.random.default_rng(0), 1e-6
+    directions = {key: draw.standard_normal(x.shape) for key, x in case.inputs.items()}
+    for key in directions:
+        if key in ("Q", "X"):
+            directions[key] += directions[key].mT
+    ahead, behind = (
+        truth(moved(case, {key: x + sign * step * directions[key] for key, x in case.inputs.items()})).y
+        for sign in (1, -1)
+    )
+    slopes = ((ahead - behind) / (2 * step) * case.cotangent).sum(-1)
+    wanted = sum((known.gradients[key] * directions[key]).reshape(case.batch, -1).sum(-1) for key in directions)
+    np.testing.assert_allclose(slopes, wanted, rtol=1e-4, atol=1e-6 * abs(wanted).max())
+
+
+@pytest.mark.parametrize("number", PROBLEMS)
+def test_published_values_are_reached(number: int) -> None:
+    pytest.importorskip("casadi")
+    problem = PROBLEMS[number]
+    programme = problem.programme(np.ones((1, 2)))
+    y = truth(Case(programme, {"p": programme.p}, np.ones_like(programme.start))).y[0]
+    value = problem.objective(np, np.ones(2), list(y))
+    assert value == pytest.approx(problem.value, rel=1e-6, abs=1e-9)
+
+
+def honest(known: Truth) -> Answer:
+    return Answer(known.y.copy(), {key: x.copy() for key, x in known.gradients.items()}, np.ones(len(known.y), bool))
+
+
+def test_a_right_answer_is_right() -> None:
+    case, known = settled("simplex")
+    judged = judge(case, honest(known), known)
+    assert (judged.silent, judged.loud, judged.gradient_error, judged.solution_error) == (0, 0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("lie", ["solution", "gradient"])
+def test_a_lie_is_a_silent_failure_and_an_admission_a_loud_one(lie: str) -> None:
+    case, known = settled("simplex")
+    answer = honest(known)
+    if lie == "solution":
+        answer.y[0] += 0.5
+    else:
+        answer.gradients["q"][0] *= -1
+    judged = judge(case, answer, known)
+    assert (judged.silent, judged.loud) == (1, 0)
+    admitted = judge(case, replace(answer, solved=np.array([False, True])), known)
+    assert (admitted.silent, admitted.loud) == (0, 1)
+    assert admitted.gradient_error == 0.0  # of what is claimed
+
+
+def test_what_is_not_finite_is_loud() -> None:
+    case, known = settled("simplex")
+    answer = honest(known)
+    answer.gradients["q"][1, 3] = np.nan
+    assert judge(case, answer, known).loud == 1
+
+
+def test_either_sign_of_an_eigenvector_is_right() -> None:
+    case, known = settled("eigenvector")
+    answer = honest(known)
+    answer.y[0] *= -1
+    answer.gradients["X"][0] *= -1
+    assert judge(case, answer, known).silent == 0
+
+
+def test_another_local_solution_is_no_failure_but_a_wrong_gradient_there_is() -> None:
+    pytest.importorskip("casadi")
+    two_wells = Programme(
+        lambda m: Functions(lambda p, u: m.total((u**2 - 1) ** 2 + p * u)),
+        np.full((1, 1), 0.1), np.full((1, 1), -1.0), np.full(1, -np.inf), np.full(1, np.inf),
+    )  # fmt: skip
+    case = Case(two_wells, {"p": two_wells.p}, np.ones((1, 1)))
+    known = truth(case)
+    other = truth(replace(case, statement=replace(two_wells, start=np.ones((1, 1)))))
+    assert known.y[0, 0] < 0 < other.y[0, 0]
+    assert judge(case, honest(other), known).elsewhere == 1
+    wrong = honest(other)
+    wrong.gradients["p"] *= 2
+    assert judge(case, wrong, known).silent == 1
+
+
+# Verdicts.
+
+
+def row(library: str, total: float, error: float = 1e-9, **changes: Any) -> Row:
+    judged = {"solution_error": error, "gradient_error": error, "usual_error": error, "loud": 0, "silent": 0}
+    times = {"first": 1.0, "forward": total / 2e3, "backward": total / 2e3, "low": 0.0, "high": 1.0}
+    record = {
+        "times": times | {"repeats": 3, "memory": 1},
+        "judgement": judged | {"elsewhere": 0} | {k: v for k, v in changes.items() if k in ("silent", "loud")},
+    }
+    shape = changes.get("family", "pendulum"), changes.get("size", 30), changes.get("batch", 32)
+    found = row_of(Cell(*shape, library, changes.get("variant", "default")), record)
+    assert found is not None
+    return found
+
+
+def test_the_fastest_of_the_accurate_wins() -> None:
+    rows = [row("ours", 10.0), row("casadi", 20.0), row("pounce", 1.0, error=1e-3), row("casadi", 5.0, silent=1)]
+    (tight,), (rough,) = contests(rows, 1e-6), contests(rows, 1e-2)
+    assert tight.won
+    assert tight.factor == pytest.approx(2.0)
+    assert not rough.won
+    assert rough.factor == pytest.approx(0.1)
+    assert "lost 10 times" in str(rough)
+
+
+def test_not_to_answer_is_to_lose() -> None:
+    (contest,) = contests([row("ours", 1.0, loud=1), row("casadi", 20.0)], 1e-6)
+    assert not contest.won
+    assert "not accurate enough" in str(contest)
+
+
+def test_criteria_are_computed_from_the_rows() -> None:
+    won, lost = [row("ours", 1.0), row("casadi", 2.0)], [row("ours", 3.0), row("casadi", 2.0)]
+    assert [one.holds for one in criteria(won)] == [True, True, None, None]
+    assert [one.holds for one in criteria(lost)] == [True, False, None, None]
+    assert criteria([row("ours", 1.0, silent=2)])[0].holds is False
+    transport = [row("ours", 3.0, family="transport-1", size=50), row("POT", 2.0, family="transport-1", size=50)]
+    assert criteria(transport)[3].holds is False
+    assert criteria([replace(one, size=49) for one in transport])[3].holds is None
+
+
+def test_a_page_says_losses_first_and_marks_the_silent() -> None:
+    rows = [row("ours", 3.0), row("casadi", 2.0), row("ours", 1.0, batch=1), row("pounce", 9.0, silent=7, batch=1)]
+    found = verdict("pendulum", rows)
+    assert found.sentences[0].startswith("pendulum 30 x 32: lost 1.5 times")
+    assert "7 problems" in found.sentences[-1]
+    page = build(rows, Plan())
+    assert page.index("Where we lose") < page.index("All cells")
+    assert '<tr class="silent">' in page
+    assert 'href="field/index.html"' in piece(rows)
+
+
+# The command.
+
+
+class Liar:
+    """Stands for the processes of the libraries: it answers with the truth, or claims what is false."""
+
+    asked = 0
+    lies = False
+
+    def __init__(self, logs: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def ask(self, library: str, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        Liar.asked += 1
+        case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
+        known = truth(case)
+        np.savez(request["place"], y=known.y + Liar.lies, solved=np.ones(case.batch, bool), **known.gradients)
+        return {"times": {"first": 1, "forward": 1, "backward": 1, "low": 1, "high": 1, "repeats": 1, "memory": 1}}
+
+
+@pytest.fixture
+def liar(monkeypatch: pytest.MonkeyPatch) -> type[Liar]:
+    monkeypatch.setattr(run, "Processes", Liar)
+    monkeypatch.setattr(run, "build", lambda *_: "")
+    monkeypatch.setattr(Liar, "asked", 0)
+    monkeypatch.setattr(Liar, "lies", False)
+    return Liar
+
+
+WORDS = ("field", "--quick", "--only", "simplex", "--libraries", "ours")
+
+
+def test_what_is_measured_is_kept_and_forced_anew(tmp_path: Path, liar: type[Liar]) -> None:
+    assert command(tmp_path, *WORDS) == 0
+    once = liar.asked
+    assert once > 0
+    assert command(tmp_path, *WORDS) == 0
+    assert liar.asked == once
+    assert command(tmp_path, *WORDS, "--force") == 0
+    assert liar.asked == 2 * once
+
+
+def test_a_lie_of_ours_is_an_exit_code(tmp_path: Path, liar: type[Liar], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liar, "lies", True)
+    assert command(tmp_path, *WORDS) == 1
+
+
+def test_the_quick_benchmark_runs_in_processes_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(tmp_path, "field", "--quick", "--only", "simplex", "--libraries", "ours") == 0
+    assert "no silent failure of ours in any cell: 0 in 1 cells" in capsys.readouterr().out
+    page = (tmp_path / "field" / "index.html").read_text(encoding="utf-8")
+    assert "Projection onto the simplex" in page
+    assert "data:image/png" in page
+    assert (tmp_path / "field" / "field.csv").read_text(encoding="utf-8").count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "wanted"),
+    [
+        (lambda *_: {"times": 1}, {"times": 1}),
+        (lambda *_: time.sleep(30), {"timeout": 0.05}),
+        (lambda *_: os._exit(3), {"error": "its process has ended, status 768"}),
+    ],
+    ids=["answers", "hangs", "ends"],
+)
+def test_neither_a_hanging_nor_a_dying_cell_hurts(
+    behaviour: Any, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "cell", behaviour)
+    assert worker.split_off("ours", {"limit": 0.05}) == wanted
+
+
+def test_what_ran_out_of_time_is_not_asked_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Slow(Liar):
+        def ask(self, library: str, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+            asked.append((request["size"], request["batch"]))
+            return {"timeout": 1.0}
+
+    monkeypatch.setattr(run, "Processes", Slow)
+    monkeypatch.setattr(run, "build", lambda *_: "")
+    family = replace(FAMILIES["simplex"], shapes=((20, 1), (20, 2), (10, 4)))
+    monkeypatch.setitem(FAMILIES, "simplex", family)
+    command(tmp_path, "field", "--only", "simplex", "--libraries", "ours")
+    assert asked == [(20, 1), (10, 4)]
+
+
+def test_an_unknown_family_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(tmp_path, "field", "--only", "nothing") == 2
+    assert "there are dense-qp" in capsys.readouterr().err
