@@ -74,8 +74,16 @@ def trace(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Tra
         return list(outputs)
 
     recorder = _Recorder(given)
-    with torch.no_grad(), recorder:
-        outputs = torch.func.functionalize(flat_function, remove="mutations")(*given)
+    try:
+        with torch.no_grad(), recorder:
+            outputs = torch.func.functionalize(flat_function, remove="mutations")(*given)
+    except RuntimeError as error:
+        if not str(error).startswith("vmap:"):
+            raise
+        raise RecordingError(
+            "torch has no rule to map the derivatives of an operation of the functions, such as those of "
+            f"nn.LayerNorm, which recording needs ({error}) Use record=False."
+        ) from error
     return recorder.finish(outputs, structure[0])
 
 

@@ -197,6 +197,21 @@ def test_what_depends_on_values_is_refused_with_the_remedy(function, words):
         node(x, w)
 
 
+def test_what_torch_cannot_trace_is_refused_with_the_remedy():
+    class Energy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = torch.nn.LayerNorm(6, dtype=DOUBLE), torch.nn.Linear(6, 1, dtype=DOUBLE)
+
+        def forward(self, x, u):
+            return self.out(torch.tanh(self.norm(torch.cat([x, u])))).sum() + u.square().sum()
+
+    energy, x = Energy(), randn(4, 3)
+    assert DeclarativeNode(energy, start=3)(x).shape == x.shape
+    with pytest.raises(RecordingError, match=r"no rule to map the derivatives.*record=False"):
+        DeclarativeNode(energy, start=3, record=True)(x)
+
+
 def test_whole_number_indices_are_recorded():
     places = torch.tensor([2, 0, 0])
     node = DeclarativeNode(

@@ -66,8 +66,8 @@ SPARSE = [
     ),
     Mutant(
         "declarative/linear/sparse/layout.py",
-        "forward = torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))",
-        "forward = 2 * torch.vmap(lambda seed: push(seed)[0])(recipe.forward_seeds(u))",
+        "forward = products(transpose(), recipe.forward_seeds(u), u)",
+        "forward = 2 * products(transpose(), recipe.forward_seeds(u), u)",
         "the Jacobian is doubled",
         ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
     ),
