@@ -25,13 +25,15 @@ class Family:
     make: Callable[[int, int, int], Case]  # of size, batch and seed
     shapes: tuple[Shape, ...]
     quick: tuple[Shape, ...]
-    compiled: bool = False  # is our node compiled too, which takes a minute a shape?
+    compiled: tuple[Shape, ...] = ()  # where our node is compiled too, which takes minutes a shape
 
-    def allows(self, library: str, variant: str) -> bool:
+    def allows(self, library: str, variant: str, shape: Shape) -> bool:
         """Is this way to use a library measured here?"""
-        if library != "ours" or self.kind == "control" or self.kind == "nonlinear":
-            return variant != "compiled" or self.compiled
-        return variant == "recorded" or (variant == "called" and self.name in NODES)
+        if library != "ours":
+            return True
+        if variant == "compiled":
+            return shape in self.compiled
+        return variant == "recorded" or self.kind in ("control", "nonlinear") or self.name in NODES
 
 
 def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:
