@@ -170,7 +170,7 @@ FAMILIES = tuple(
         model.name, TITLES[model.name], "control", "steps",
         "Transcribed, with bounded controls; the gradient in the initial state; truth: Newton's method on the "
         "optimality conditions with CasADi's derivatives, to rounding.",
-        model.case, SHAPES[model.name], ((5, 2),), COMPILED.get(model.name, ()),
+        model.case, SHAPES[model.name], ((5, 2),), compiled=COMPILED.get(model.name, ()),
     )
     for model in MODELS
 )  # fmt: skip

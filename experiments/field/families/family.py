@@ -10,7 +10,6 @@ import numpy as np
 from ..cases import Array, Case
 
 Shape = tuple[int, int]  # size, batch
-NODES = ("sparse-qp", "chain", "portfolio")  # quadratic programs that we solve by a node, where recording counts
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,8 @@ class Family:
     make: Callable[[int, int, int], Case]  # of size, batch and seed
     shapes: tuple[Shape, ...]
     quick: tuple[Shape, ...]
+    layer: bool = False  # have we a ready-made layer for it?
+    node: bool = True  # is it worth stating it as a node too?
     compiled: tuple[Shape, ...] = ()  # where our node is compiled too, which takes minutes a shape
 
     def allows(self, library: str, variant: str, shape: Shape) -> bool:
@@ -33,7 +34,7 @@ class Family:
             return True
         if variant == "compiled":
             return shape in self.compiled
-        return variant == "recorded" or self.kind in ("control", "nonlinear") or self.name in NODES
+        return self.layer if variant == "layer" else self.node
 
 
 def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:
