@@ -15,12 +15,13 @@ import numpy as np
 from ..shared.jobs import Piece, Tick
 from .cases import Answer, Case
 from .conditions import NoTruthError
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, Shape
 from .judge import judge
 from .libraries import LIBRARIES, Library
 from .processes import Processes
 from .truth import Truth, truth
 
+COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
 SEEDS = 20  # to be tried until every problem of a batch has a gradient
 Record = dict[str, Any]
 
@@ -64,13 +65,14 @@ class Plan:
         """All of them; the first shapes of all families first, so that an interrupted run says something of each."""
         rounds: dict[int, list[Cell]] = {}
         for family in self.families():
-            uses = [(one.name, name) for one in self._libraries(family) for name in self._variants(family, one)]
+            libraries = self._libraries(family)
             for number, shape in enumerate(family.quick if self.quick else family.shapes):
+                uses = [(one.name, name) for one in libraries for name in self._variants(family, one, shape)]
                 rounds.setdefault(number, []).extend(Cell(family.name, *shape, *use) for use in uses)
         return [cell for number in sorted(rounds) for cell in rounds[number]]
 
-    def _variants(self, family: Family, library: Library) -> list[str]:
-        allowed = [name for name in library.variants if family.allows(library.name, name)]
+    def _variants(self, family: Family, library: Library, shape: Shape) -> list[str]:
+        allowed = [name for name in library.variants if family.allows(library.name, name, shape)]
         return allowed[: 1 if self.quick else None]
 
     def _libraries(self, family: Family) -> list[Library]:
@@ -87,7 +89,8 @@ def pieces(plan: Plan, place: Path, processes: Processes) -> list[Piece]:
 def piece(cell: Cell, plan: Plan, place: Path, processes: Processes) -> Piece:
     """A cell with all that identifies its result."""
     version = LIBRARIES[cell.library].version
-    call = partial(run_cell, cell, version, plan.budget, plan.limit, plan=plan, place=place, processes=processes)
+    limit = plan.limit * (COMPILING if cell.variant == "compiled" else 1)
+    call = partial(run_cell, cell, version, plan.budget, limit, plan=plan, place=place, processes=processes)
     return Piece(f"field, {cell}", 1.0, place, call)
 
 

@@ -50,9 +50,9 @@ class Contest:
 
 
 def contests(rows: Sequence[Row], level: float) -> list[Contest]:
-    """All problems that somebody solves accurately."""
+    """All problems that somebody solves accurately, and that not we alone were asked to solve."""
     found = []
-    for shape in dict.fromkeys(row.shape for row in rows):
+    for shape in dict.fromkeys(row.shape for row in rows if row.library != OURS):
         mine = [row for row in rows if row.shape == shape and row.accurate(level)]
         if mine:
             ours, others = ([x for x in mine if (x.library == OURS) == us] for us in (True, False))

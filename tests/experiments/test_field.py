@@ -154,6 +154,12 @@ def test_the_fastest_of_the_accurate_wins() -> None:
     assert "lost 10 times" in str(rough)
 
 
+def test_nobody_wins_alone_unless_others_were_asked() -> None:
+    assert contests([row("ours", 1.0)], 1e-6) == []
+    (contest,) = contests([row("ours", 1.0), row("casadi", 1.0, silent=1)], 1e-6)
+    assert "nobody else" in str(contest)
+
+
 def test_not_to_answer_is_to_lose() -> None:
     (contest,) = contests([row("ours", 1.0, loud=1), row("casadi", 20.0)], 1e-6)
     assert not contest.won

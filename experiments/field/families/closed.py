@@ -35,19 +35,20 @@ FAMILIES = (
         "simplex", "Projection onto the simplex", "quadratic", "unknowns",
         "The nearest point of the probability simplex; truth: the closed form in extended precision.",
         simplex, ((100, 1), (100, 32), (1000, 1), (1000, 32), (10_000, 1), (100_000, 1)), ((20, 2),),
+        layer=True, node=False,
     ),
     *(
         Family(
             f"transport-{gamma:g}", f"Entropic transport, gamma = {gamma:g}", "transport", "points on each side",
             "The plan between two uniform measures; truth: Newton's method on the dual, to rounding.",
             partial(transport, gamma),
-            ((10, 32), (50, 1), (50, 32), (200, 1), (200, 8), (500, 1)), ((8, 2),),
+            ((10, 32), (50, 1), (50, 32), (200, 1), (200, 8), (500, 1)), ((8, 2),), layer=True, node=False,
         )
         for gamma in (1.0, 10.0, 100.0)
     ),
     Family(
         "eigenvector", "Largest eigenvector", "closed form", "rows",
         "Of a random symmetric matrix; truth: all eigenvectors, in double precision.",
-        eigenvector, ((10, 32), (100, 1), (100, 32), (300, 1)), ((6, 2),),
+        eigenvector, ((10, 32), (100, 1), (100, 32), (300, 1)), ((6, 2),), layer=True, node=False,
     ),
 )  # fmt: skip

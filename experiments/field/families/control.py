@@ -164,12 +164,13 @@ SHAPES = {
     "quadrotor": ((20, 1), (20, 32), (50, 1)),
     "hanging-chain": ((20, 1), (20, 32)),
 }
+COMPILED = {"pendulum": ((30, 32),)}
 FAMILIES = tuple(
     Family(
         model.name, TITLES[model.name], "control", "steps",
         "Transcribed, with bounded controls; the gradient in the initial state; truth: Newton's method on the "
         "optimality conditions with CasADi's derivatives, to rounding.",
-        model.case, SHAPES[model.name], ((5, 2),),
+        model.case, SHAPES[model.name], ((5, 2),), compiled=COMPILED.get(model.name, ()),
     )
     for model in MODELS
 )  # fmt: skip

@@ -10,7 +10,6 @@ import numpy as np
 from ..cases import Array, Case
 
 Shape = tuple[int, int]  # size, batch
-NODES = ("sparse-qp", "chain", "portfolio")  # quadratic programs that we solve by a node, where recording counts
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,17 @@ class Family:
     make: Callable[[int, int, int], Case]  # of size, batch and seed
     shapes: tuple[Shape, ...]
     quick: tuple[Shape, ...]
-    compiled: bool = False  # is our node compiled too, which takes a minute a shape?
+    layer: bool = False  # have we a ready-made layer for it?
+    node: bool = True  # is it worth stating it as a node too?
+    compiled: tuple[Shape, ...] = ()  # where our node is compiled too, which takes minutes a shape
 
-    def allows(self, library: str, variant: str) -> bool:
+    def allows(self, library: str, variant: str, shape: Shape) -> bool:
         """Is this way to use a library measured here?"""
-        if library != "ours" or self.kind == "control" or self.kind == "nonlinear":
-            return variant != "compiled" or self.compiled
-        return variant == "recorded" or (variant == "called" and self.name in NODES)
+        if library != "ours":
+            return True
+        if variant == "compiled":
+            return shape in self.compiled
+        return self.layer if variant == "layer" else self.node
 
 
 def generator(name: str, size: int, batch: int, seed: int) -> np.random.Generator:

@@ -159,31 +159,31 @@ FAMILIES = (
         "dense-qp", "Dense quadratic programs", "quadratic", "unknowns",
         f"n unknowns, n/5 equalities, n inequalities, all six inputs differentiated; {KKT}.",
         dense, ((10, 1), (10, 32), (10, 128), (50, 1), (50, 32), (100, 1), (100, 32), (200, 8), (500, 1), (1000, 1)),
-        ((10, 1), (10, 8)),
+        ((10, 1), (10, 8)), layer=True, node=False,
     ),
     Family(
         "sparse-qp", "Sparse random quadratic programs", "quadratic", "unknowns",
         f"Four entries a row, matrices shared, the vectors q, b and h differentiated; {KKT}.",
-        sparse, ((100, 1), (100, 32), (1000, 1), (1000, 8), (5000, 1)), ((30, 2),),
+        sparse, ((100, 1), (100, 32), (1000, 1), (1000, 8), (5000, 1)), ((30, 2),), layer=True,
     ),
     Family(
         "chain", "A chain", "quadratic", "links",
         f"The nearest point with neighbours at most 0.5 apart; {KKT}.",
-        chain, ((100, 32), (1000, 1), (1000, 32), (10_000, 1), (100_000, 1)), ((30, 2),),
+        chain, ((100, 32), (1000, 1), (1000, 32), (10_000, 1), (100_000, 1)), ((30, 2),), layer=True,
     ),
     Family(
         "sudoku", "Sudoku 4 x 4 as a layer", "quadratic", "side",
         f"64 unknowns, 40 independent rules, bounds at zero; q, A and b differentiated; {KKT}.",
-        sudoku, ((4, 1), (4, 32), (4, 128)), ((4, 2),),
+        sudoku, ((4, 1), (4, 32), (4, 128)), ((4, 2),), layer=True, node=False,
     ),
     Family(
         "lq-control", "Bounded linear-quadratic control", "control", "steps",
         f"8 states, 4 controls within bounds; the gradient in the initial state; {KKT}.",
-        control, ((20, 1), (20, 32), (20, 128), (100, 1)), ((5, 2),),
+        control, ((20, 1), (20, 32), (20, 128), (100, 1)), ((5, 2),), layer=True,
     ),
     Family(
         "portfolio", "Portfolio with turnover", "quadratic", "assets",
         f"Markowitz with a cost of trading; returns and holdings differentiated; {KKT}.",
-        portfolio, ((10, 32), (50, 1), (50, 32), (200, 1)), ((5, 2),),
+        portfolio, ((10, 32), (50, 1), (50, 32), (200, 1)), ((5, 2),), layer=True,
     ),
 )  # fmt: skip

@@ -11,11 +11,12 @@ from ..formulas import TorchOperations
 from .library import Library, tensors, through_torch
 
 VARIANTS = {
-    "recorded": "ready-made layers, and DeclarativeNode(..., record=True) for the rest, at the tolerance it comes with",
+    "layer": "the ready-made layer, where there is one, as it comes",
+    "recorded": "DeclarativeNode(..., record=True) with the functions of the problem, as it comes",
     "called": "the same without record",
     "compiled": 'the same with record="inductor"; what compiling takes is in the first call alone',
 }
-RECORD = {"recorded": True, "called": False, "compiled": "inductor"}
+RECORD = {"layer": None, "recorded": True, "called": False, "compiled": "inductor"}
 
 
 def build(case: Case, variant: str) -> Forward:
@@ -42,8 +43,9 @@ def _quadratic(case: Case, record: Any) -> tuple[Any, Any]:
     from problems import QuadraticProgram
 
     program = case.quadratic()
-    if program.sparse:
+    if record is not None:
         return _sparse(program, record)
+    program = program.dense()
     fixed = tensors({name: getattr(program, name) for name in ("Q", "q", "A", "b", "G", "h")})
 
     return QuadraticProgram(on_failure="mask"), lambda xs: (list((fixed | xs).values()), {})
@@ -61,7 +63,7 @@ def _sparse(program: Quadratic, record: Any) -> tuple[Any, Any]:
 
     def times(matrix: tuple[Any, Any, Any], count: int, u: Any) -> Any:
         values, rows, columns = matrix
-        return u.new_zeros(count).index_add(0, rows, values * u[columns])
+        return u.new_zeros(count).index_add(0, rows, values * u.index_select(0, columns))
 
     Q, A, G = (entries(matrix) for matrix in (program.Q, program.A, program.G))
     n, p, count = program.q.shape[1], program.b.shape[1], program.h.shape[1]

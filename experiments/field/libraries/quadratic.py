@@ -58,16 +58,17 @@ def _libdqp(case: Case, variant: str) -> Forward:
     options = {"eps_abs": 1e-10, "eps_active": 1e-7} if variant == "tight" else {}
     kind = {"solve_type": "sparse" if program.sparse else "dense", "qp_solver": "piqp"}
     layer = module.dQP_layer(settings=module.build_settings(**kind, **options))
-    if program.sparse and program.batch > 1:
+    alone = program.batch == 1
+    if program.sparse and not alone:
         raise DoesNotApplyError("sparse matrices without a batch only")
     if program.sparse:
         matrices = {name: _torch_csc(getattr(program, name), torch) for name in ("Q", "A", "G")}
         fixed = matrices | tensors({name: getattr(program, name)[0] for name in ("q", "b", "h")})
     else:
-        fixed = _dense(case)[1]
+        fixed = {name: x[0] if alone else x for name, x in _dense(case)[1].items()}
 
     def function(xs: dict[str, Any]) -> Any:
-        xs = {name: x[0] for name, x in xs.items()} if program.sparse else xs
+        xs = {name: x[0] for name, x in xs.items()} if alone else xs
         Q, q, A, b, G, h = (({name: fixed[name] for name in NAMES}) | xs).values()
         none = program.b.shape[1] == 0
         y = layer(Q, q, G, h, None if none else A, None if none else b)[0]
