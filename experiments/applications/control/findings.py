@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import BLUE, ORANGE, SKY, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
 from ..words import by_seed, consistency, mean, spread
 from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, METHODS, REGULATOR, TOLD
 
@@ -16,7 +16,7 @@ SHOWN = {  # how drives are drawn
     EXPERT: ("expert", "", "-", 4.5),
     BEFORE: ("before training", ORANGE, "--", 1.8),
     EXACT: ("after training", BLUE, "-", 1.8),
-    REGULATOR: ("LQR after training", SKY, ":", 2.4),
+    REGULATOR: ("LQR after training", BROWN, ":", 2.4),
     CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
 }
 LINES = (BEFORE, *METHODS, TOLD)
