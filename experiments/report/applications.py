@@ -22,6 +22,7 @@ from ..worth.training import LEARNING_RATE, REGIMES
 from .page import bullets, table, themed, warnings_list
 
 CAN, CANNOT = REGIMES
+TIMES = {True: " of the exact rule, and as many as fit into the same time of the others", False: ""}
 
 
 def application_section(application: Application, record: Record | None) -> str:
@@ -53,7 +54,8 @@ sorting one, from the order alone. {IMAGES["train"]} images for training, {IMAGE
 twice. Digits repeat in a sequence, and equal digits may come in any order: places are right if the digits read off
 there are.</p>
 <p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
-sequences, on {settings["seeds"]} seeds, each with its own split; {UNROLLED} is plain autograd through
+sequences{TIMES[settings["equal_time"]]}, on {settings["seeds"]} seeds, each with its own split, with images that are
+turned, slanted, scaled and shifted a little and a learning rate that comes down to zero; {UNROLLED} is plain autograd through
 {settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the plan,
 which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
 Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +

@@ -37,12 +37,12 @@ class Settings:
     systems: tuple[str, ...] = tuple(SYSTEMS)
     seeds: int = 2
     seed: int = 0
-    steps: int = 24
+    steps: int = 16
     every: int = 4  # steps between two looks at the held-out plans
     learning_rate: float = 0.1
-    count: int = 6  # plans to learn from, and as many to test with
+    count: int = 4  # plans to learn from, and as many to test with
     horizon: int = 20  # steps of a plan
-    drive: int = 40  # steps that are driven
+    drive: int = 30  # steps that are driven
     noise: float = 0.02  # of what is seen, in units of the reach and of the limit
 
 
