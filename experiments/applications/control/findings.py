@@ -124,7 +124,13 @@ def pictures(record: Record) -> list[Picture]:
     drives = "Angle and control of a held-out problem: expert, before and after training"
     courses = "The distance of held-out plans in training, by seconds"
     return [
-        Picture("drives", drives, f"{drives}. Dotted: the limit of the control", partial(drive_figure, record), True),
+        Picture(
+            "drives",
+            drives,
+            f"{drives}, in which the expert is longest at the limit (dotted)",
+            partial(drive_figure, record),
+            True,
+        ),
         Picture("courses", courses, f"{courses}; seeds light, mean dark", partial(course_figure, record), True),
     ]
 
