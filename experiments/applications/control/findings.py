@@ -155,7 +155,8 @@ def drive_figure(record: Record, theme: Theme, dpi: int) -> bytes:
             plain(below, theme)
         axes[0, 0].set_ylabel("angle from upright")
         axes[1, 0].set_ylabel("control")
-        legend(axes[0, -1])
+        named = axes[0, 0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
 
     return on_canvas(draw, (9.0, 5.2), "png", theme, dpi)
 
