@@ -57,8 +57,8 @@ the digits read off there are.</p>
 sequences{TIMES[settings["equal_time"]]}, on {settings["seeds"]} seeds, each with its own split, with images that are
 turned, slanted, scaled and shifted a little and a learning rate that comes down to zero; {UNROLLED} is plain autograd
 through {settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the
-plan, which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
-Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
+plan, which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its
+scores. Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
 backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
 over seeds, if all of them reach it.</p>"""
 
