@@ -22,6 +22,7 @@ from ..worth.methods import FEW, LAST
 from ..worth.training import LEARNING_RATE, REGIMES
 
 CAN, CANNOT = REGIMES
+TIMES = {True: " of the exact rule, and as many as fit into the same time of the others", False: ""}
 
 
 def application_section(application: Application, record: Record | None) -> str:
@@ -48,15 +49,16 @@ def _content(application: Application, record: Record) -> str:
 def _describe_sorting(settings: Record) -> str:
     return f"""<p>Scikit-learn's digits, 8 by 8 pixels. A small convolutional network gives each of n images a score
 between -1 and 1; the transport plan between scores and ranks is a soft permutation, which training brings close to the
-sorting one, from the order alone. {IMAGES["train"]} images for training, {IMAGES["validation"]} for the choice of gamma
-({settings["gamma"]:g}) and learning rate ({settings["learning_rate"]:g}), {IMAGES["test"]} for testing; none serves
-twice. Digits repeat in a sequence, and equal digits may come in any order: places are right if the digits read off
-there are.</p>
+sorting one, from the order alone. {IMAGES["train"]} images for training, {IMAGES["validation"]} for validation,
+{IMAGES["test"]} for testing; none serves twice. Gamma is {settings["gamma"]:g}, the learning rate begins at
+{settings["learning_rate"]:g}. Digits repeat in a sequence, and equal digits may come in any order: places are right if
+the digits read off there are.</p>
 <p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
-sequences, on {settings["seeds"]} seeds, each with its own split; {UNROLLED} is plain autograd through
-{settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the plan,
-which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its scores.
-Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
+sequences{TIMES[settings["equal_time"]]}, on {settings["seeds"]} seeds, each with its own split, with images that are
+turned, slanted, scaled and shifted a little and a learning rate that comes down to zero; {UNROLLED} is plain autograd
+through {settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the
+plan, which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its
+scores. Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
 backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
 over seeds, if all of them reach it.</p>"""
 

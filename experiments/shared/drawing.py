@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+GREY, BROWN = "#8A8A8A", "#8C510A"
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ STYLES = {
     "adaptive": Style(PURPLE, ":", 2.6),
     "unrolled": Style(ORANGE, "-.", 2.0),
     "SPO+": Style(SKY, "-", 2.4),
-    "differences": Style(ORANGE, "--", 2.0),
-    "LQR": Style(SKY, ":", 2.4),
+    "differences": Style(GREY, "--", 2.0),
+    "LQR": Style(BROWN, "-.", 2.2),
 }
 
 

@@ -95,8 +95,22 @@ def test_theory_is_shown_as_it_came_out(tmp_path: Path, monkeypatch: pytest.Monk
     assert '<span class="badge no">✗ no</span> 2 of 3' in text
 
 
+def test_more_repeats_are_judged_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"transport-over": CONFIRMING["transport-over"]}
+    assert "Asked again" not in page_of(few, tmp_path, monkeypatch)
+    many = REFUTING["transport-over"]
+    store.save(tmp_path / "full", Settings(REPEATS, ITERATIONS), Outcome(many, (), None, {}, 1.5), {})
+    text = page_of(few, tmp_path, monkeypatch)
+    again = text[text.index('<section id="again">') :].partition("</section>")[0]
+    assert f"Asked again, with {REPEATS} repeats" in again
+    assert "tends to only work well in early stages" in again
+    assert f"above it in 0 of {REPEATS} repeats" in again
+    assert "✓ yes" not in again
+    assert "float64" not in again
+
+
 def test_rules_keep_their_colours() -> None:
-    assert set(STYLES) - {"unrolled", "SPO+"} == set(NAMES) == set(panels.RULES)
+    assert set(STYLES) - {"unrolled", "SPO+", "differences", "LQR"} == set(NAMES) == set(panels.RULES)
     assert len({style.colour for style in STYLES.values()}) == len(STYLES)
     first, again = (figures.render(CONFIRMING["eigen-all"], "svg") for _ in range(2))
     assert first == again

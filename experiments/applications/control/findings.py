@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import BLUE, ORANGE, SKY, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
 from ..words import by_seed, consistency, mean, spread
 from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, METHODS, REGULATOR, TOLD
 
@@ -16,7 +16,7 @@ SHOWN = {  # how drives are drawn
     EXPERT: ("expert", "", "-", 4.5),
     BEFORE: ("before training", ORANGE, "--", 1.8),
     EXACT: ("after training", BLUE, "-", 1.8),
-    REGULATOR: ("LQR after training", SKY, ":", 2.4),
+    REGULATOR: ("LQR after training", BROWN, ":", 2.4),
     CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
 }
 LINES = (BEFORE, *METHODS, TOLD)
@@ -124,7 +124,13 @@ def pictures(record: Record) -> list[Picture]:
     drives = "Angle and control of a held-out problem: expert, before and after training"
     courses = "The distance of held-out plans in training, by seconds"
     return [
-        Picture("drives", drives, f"{drives}. Dotted: the limit of the control", partial(drive_figure, record), True),
+        Picture(
+            "drives",
+            drives,
+            f"{drives}, in which the expert is longest at the limit (dotted)",
+            partial(drive_figure, record),
+            True,
+        ),
         Picture("courses", courses, f"{courses}; seeds light, mean dark", partial(course_figure, record), True),
     ]
 
@@ -149,7 +155,8 @@ def drive_figure(record: Record, theme: Theme, dpi: int) -> bytes:
             plain(below, theme)
         axes[0, 0].set_ylabel("angle from upright")
         axes[1, 0].set_ylabel("control")
-        legend(axes[0, -1])
+        named = axes[0, 0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
 
     return on_canvas(draw, (9.0, 5.2), "png", theme, dpi)
 

@@ -7,7 +7,7 @@ gradient alone, but for the regulator: that is a layer without limits, for the l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +37,12 @@ class Settings:
     systems: tuple[str, ...] = tuple(SYSTEMS)
     seeds: int = 2
     seed: int = 0
-    steps: int = 24
+    steps: int = 16
     every: int = 4  # steps between two looks at the held-out plans
     learning_rate: float = 0.1
-    count: int = 6  # plans to learn from, and as many to test with
+    count: int = 4  # plans to learn from, and as many to test with
     horizon: int = 20  # steps of a plan
-    drive: int = 40  # steps that are driven
+    drive: int = 30  # steps that are driven
     noise: float = 0.02  # of what is seen, in units of the reach and of the limit
 
 
@@ -201,12 +201,14 @@ def _measures(task: Task, planner: OptimalControl, parameters: Tensor) -> dict[s
     return {"weights_wrong": wrong[:-1].mean().item(), "length_wrong": wrong[-1].item(), "plans_apart": apart}
 
 
-def _example(task: Task, results: Any, drives: Any) -> dict[str, Any]:
-    """Angles and controls of the first problem that is held out."""
+def _example(task: Task, results: Sequence[dict[str, Any]], drives: Sequence[Drive]) -> dict[str, Any]:
+    """Angles and controls of the held-out problem in which the expert, who comes first, is longest at the limit."""
+    at_limit = drives[0].controls.abs() >= (1 - 1e-6) * task.system.limit
+    number = int(at_limit.sum((-2, -1)).argmax())
     shown = {
         one["method"]: {
-            "angle": done.states[0, :, task.system.angle].tolist(),
-            "control": done.controls[0, :, 0].tolist(),
+            "angle": done.states[number, :, task.system.angle].tolist(),
+            "control": done.controls[number, :, 0].tolist(),
         }
         for one, done in zip(results, drives, strict=True)
     }

@@ -42,18 +42,18 @@ class Settings:
     cases: tuple[tuple[int, bool], ...] = ((5, False), (10, False), (10, True))  # length; are scores centred?
     seeds: int = 2
     seed: int = 0
-    steps: int = 120
-    every: int = 12  # steps between two looks at the test sequences
+    steps: int = 100
+    every: int = 10  # steps between two looks at the test sequences
     batch: int = 32
     equal_time: bool = False  # do all rules train as long as the exact one takes, instead of as many steps?
-    # Chosen by validation images of seed 100 among learning rates 0.001, 0.005, 0.01 and gamma 10, 30 (exact rule).
+    # From a few trials with the exact rule on seed 100, which is none of those that are shown; gamma 30 was worse.
     gamma: float = 10.0
     learning_rate: float = 5e-3
     iterations: int = 20  # of the unrolled ones
     sequences: int = 1000  # for testing
 
 
-FULL = Settings(cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=400, every=20, equal_time=True)
+FULL = Settings(cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=1000, every=50, equal_time=True)
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
 
 
