@@ -19,6 +19,7 @@ from .compaction import compacted
 STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
 ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
+QUICK = 0.1  # of the slopes is what a step leaves at most if Newton's method converges as it should
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
 
 
@@ -71,7 +72,10 @@ def polish(
         nearer = _length(new, u[rows]) < 0.9 * _length(here, u[rows])  # at a solution of size zero nothing is relative
         # Where constraints alone fix u, multipliers may be wrong at a point that is exact.
         balanced = (here.stationarity > loose) & (new.stationarity < here.stationarity / 2) & (new.residual <= exact)
-        nearer = (nearer & (new.residual < torch.inf)) | balanced
+        # Where solutions are not alone, curvature along them is as small as slopes are: it says little about distances.
+        unsolved = (here.residual > optimality_tolerance(dtype or u.dtype)) & (new.residual < torch.inf)
+        quick = unsolved & (torch.maximum(new.stationarity, new.violation) < QUICK * here.stationarity)
+        nearer = (nearer & (new.residual < torch.inf)) | balanced | quick
         better = improving[rows] & ((new.residual < here.residual) | nearer)
         accepted = rows[better]
         u = u.index_copy(0, accepted, moved[better])

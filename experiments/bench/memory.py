@@ -15,7 +15,7 @@ import torch
 from problems import OptimalTransport
 
 from ..shared.inputs import Draw
-from .trajectories import PENDULUM, flat
+from ..shared.trajectories import PENDULUM, flat
 
 Work = Callable[[], object]
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from declarative import DeclarativeNode
 
+from ..shared.trajectories import MODELS, PENDULUM, Model, flat
 from .rows import Comparison, Growth, Pair, Row, Run, Sides, Study, Target, memory_of
 from .sparse_peers import differences, ipopt, piqp, pounce
 from .timing import Side
-from .trajectories import MODELS, PENDULUM, Model, flat
 
 IPOPT, POUNCE, PIQP = "CasADi + IPOPT, one by one", "pounce", "piqp"
 CALLED, RECORDED, COMPILED = "called", "recorded", "compiled"

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..shared.trajectories import Model, Transcription, symbolic
 from .peers import load
 from .timing import Side
-from .trajectories import Model, Transcription, symbolic
 
 EXACT = {"tol": 1e-10, "bound_relax_factor": 0.0, "print_level": 0}  # else bounds are missed by 1e-8, relatively
 TIGHTEST = 1e-14  # of piqp, which reaches it, and needs it where many constraints are almost active

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from experiments.bench import sparse, sparse_peers
-from experiments.bench.trajectories import MODELS, Model, Transcription, flat, symbolic
 from experiments.shared.files import read_csv
+from experiments.shared.trajectories import MODELS, Model, Transcription, flat, symbolic
 from tests.support.experiments import command
 
 models = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

@@ -23,6 +23,7 @@ from declarative import (
     Identity,
     Newton,
     Scipy,
+    Smoothed,
     Unconstrained,
     check,
     compare,
@@ -46,7 +47,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 # Results, which nobody but the library makes, and the bases of the caller's own classes.
 NOT_CALLED = {"Derivatives", "Solution", "Status", "NumericalWarning", "SolverError", "Rule", "Solver"}
-SOLVERS_AND_RULES = [Newton, Scipy, Chain, ClosedForm, Adaptive, Exact, Curvature, Unconstrained, Identity]
+SOLVERS_AND_RULES = [Newton, Scipy, Chain, ClosedForm, Adaptive, Exact, Curvature, Unconstrained, Identity, Smoothed]
 
 
 def unit(_, u):
@@ -182,7 +183,7 @@ def test_the_arguments_of_control():
 def test_the_arguments_of_solvers_and_rules(kind):
     tally = Tally()
     good: dict[str, Any] = {"function": normalise} if kind is ClosedForm else {}
-    rule = kind in (Adaptive, Exact, Curvature, Unconstrained, Identity)
+    rule = kind in (Adaptive, Exact, Curvature, Unconstrained, Identity, Smoothed)
     arguments = [*inspect.signature(kind).parameters, "nonsense"]
     for argument in arguments:
         for name, value in odd(X):

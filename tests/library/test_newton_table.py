@@ -39,7 +39,8 @@ def saddle(count=1):
     gradient = torch.tensor([[2.0, -1.0, 0.0]], dtype=DOUBLE).expand(count, 3)
     row = torch.tensor([[[0.0, 0.0, 1.0]]], dtype=DOUBLE).expand(count, 1, 3)
     none = gradient.new_zeros(count)
-    return Model(none, gradient, none.unsqueeze(-1), row, hessian, none.unsqueeze(-1), gradient[:, :0], DENSE)
+    column = none.unsqueeze(-1)
+    return Model(none, gradient, column, row, hessian, gradient, column, gradient[:, :0], DENSE)
 
 
 def test_least_curvature_is_that_along_the_constraints():

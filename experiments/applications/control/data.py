@@ -16,8 +16,8 @@ from torch.func import jvp
 
 from problems import OptimalControl
 
-from ...bench.trajectories import balance, swing
 from ...shared.inputs import normal
+from ...shared.trajectories import balance, swing
 
 PRICE = 0.1  # of the squared control: the unit of the cost
 END = 20.0  # times the cost of a state, for the last one of a plan
