@@ -152,17 +152,19 @@ def assess(
     if minimum:
         near = distance <= tolerance
         distance = torch.where(_is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
+    vanishing = terms.vanishing(active, multipliers - change, dtype) & (distance <= tolerance).unsqueeze(-1)
+    settled = bool(look.settled & ~vanishing.any())
     return Assessment(
-        multipliers,
-        active,
-        look.weak,
+        torch.where(vanishing, 0.0, multipliers),
+        active & ~vanishing,
+        look.weak | vanishing,
         stationarity,
         violation,
         residual=torch.where(u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf),
         step=step,
         multiplier_step=-change,
         jacobian=terms.jacobian,
-        hessian=terms.system.stored_hessian() if bool(look.settled) else None,
+        hessian=terms.system.stored_hessian() if settled else None,
     )
 
 
@@ -276,12 +278,14 @@ def _measure(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> t
     solvable = terms.is_solved_by(system, step, change, look.left, look.gap, scale, noise)
     after = look.multipliers - change
     pulls = active & ~terms.equality & (after > 0) & (terms.effect(after) > tolerance)
-    # No step leads to a solution, or a constraint should let go.
-    distance = torch.where(solvable & ~pulls.any(-1), distance, torch.inf)
     violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
-    stationarity = largest(_ratio(look.left.abs(), terms.force))
     reach = terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms
-    return distance, stationarity, largest(_ratio(violated, reach))
+    violation = _ratio(violated, reach)
+    overlooked = ~active & (violation > tolerance)
+    # No step leads to a solution, a constraint should let go, or one is violated that the step does not see.
+    distance = torch.where(solvable & ~(pulls | overlooked).any(-1), distance, torch.inf)
+    stationarity = largest(_ratio(look.left.abs(), terms.force))
+    return distance, stationarity, largest(violation)
 
 
 def _without_rounding(
@@ -444,6 +448,10 @@ class _Terms:
         """How much multipliers do, beside the other forces; nothing, if they are zero where there are no forces."""
         strength = self.form.largest_effect(self.jacobian, self.force if force is None else force)
         return torch.where(multipliers == 0, 0.0, multipliers.abs() * strength)
+
+    def vanishing(self, active: Tensor, after: Tensor, dtype: torch.dtype) -> Tensor:  # (batch, k)
+        """Active inequalities that do nothing at the solution nearby, with multipliers as they are after the step."""
+        return active & ~self.equality & (self.effect(after) <= kink_tolerance(dtype))
 
     def is_lost(self, dtype: torch.dtype) -> Tensor:  # (batch, k)
         """Where slack and multiplier are what is left of the way that a solver has come: rounding errors, both."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from declarative import DeclarativeNode, Status
+from declarative import DeclarativeNode, NumericalWarning, Status
 from problems import QuadraticProgram, RobustPooling
 from tests.support import without_solution
 from tests.support.helpers import DOUBLE, gradients, half_square, relative
@@ -376,3 +376,40 @@ def test_as_many_equations_as_unknowns_leave_nothing_to_the_objective(solver, cu
     y = node(x)
     assert relative(y, torch.tensor([[43**0.5 + 7**0.5, 43**0.5 - 7**0.5]], dtype=DOUBLE) / 2) < 1e-9
     assert gradients(y, (x,), torch.tensor([[1.0, -3.0]]))[0].abs().max() < 1e-9
+
+
+@each_dtype
+def test_a_violated_constraint_that_pulls_the_wrong_way_is_not_overlooked(dtype):
+    """The inequalities exclude each other: where one of them holds, with a good multiplier, the other has let go."""
+    rows = torch.tensor(
+        [[-0.026, -0.14, 1.349, -1.778], [-0.446, 0.697, -0.168, -0.158], [-0.148, 0.831, 0.811, -1.096]], dtype=dtype
+    )
+    curvature = torch.tensor([1.0, 0.194, 0.0375, 0.00726], dtype=dtype)
+    node = DeclarativeNode(
+        lambda x, u: (curvature * u.square()).sum() / 2 + (x[:4] * u).sum(),
+        lambda x, u: rows[:2] @ u - x[4:6],
+        lambda x, u: torch.stack([rows[2] @ u - x[6], x[7] - rows[2] @ u]),
+        start=torch.tensor([1.65, -1.66, -1.96, 4.79], dtype=dtype),
+        on_failure="mask",
+    )
+    x = torch.tensor([[-0.589, 1.373, 1.013, -0.857, -9.166, -0.836, -6.1459, -6.1272]], dtype=dtype)
+    with pytest.warns(NumericalWarning, match="not solved"):
+        assert node.solve(x).status == [Status.INFEASIBLE]
+
+
+def test_a_kink_is_noticed_at_a_point_that_is_only_near_it():
+    """Four constraints meet in the plane's solution (2, 0, 2, 0), and one of them does nothing there.
+
+    The point is good enough for single precision; its multipliers, 0.005 where the truth is zero, are of that point.
+    """
+    matrix = torch.tensor([[8.0, -1, 2, 5], [-1, 7, 3, -1], [2, 3, 10, 5], [5, -1, 5, 7]])
+    rows = torch.tensor([[-1.0, -3, 3, 1], [-1, -2, -2, -3], [2, 2, 0, -2], [-2, -2, -3, -2]])
+    far, off = torch.tensor([4.25, -1.65, -18.6, 23.1]), torch.tensor([0.0, 1.42e-4, 0.0, 0.0])
+    node = DeclarativeNode(
+        lambda x, u: (u + far) @ matrix @ (u + far) / 2 + x @ (u + far),
+        inequality=lambda _, u: rows @ (u + far) - torch.tensor([4.0, -6, 4, -10]),
+        solver=lambda x: (torch.tensor([2.0, 0.0, 2.0, 0.0]) + off - far).expand(len(x), 4),
+    )
+    x = torch.tensor([[-17.0, 1.0, -21.0, -15.0]], requires_grad=True)
+    with pytest.warns(NumericalWarning, match="just active, with a zero multiplier"):
+        assert node.solve(x).active.tolist() == [[True, False, True, True]]
