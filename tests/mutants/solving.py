@@ -132,6 +132,20 @@ POLISH = [
 VERDICT = [
     Mutant(
         "declarative/optimality.py",
+        "overlooked = ~active & (violation > tolerance)",
+        "overlooked = ~active & (violation > torch.inf)",
+        "a violated constraint that lets go is overlooked",
+        ("library/test_verdicts.py::test_a_violated_constraint_that_pulls_the_wrong_way_is_not_overlooked[single]",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
+        "look.weak | vanishing",
+        "look.weak",
+        "a kink is not noticed at a point near it",
+        ("library/test_verdicts.py::test_a_kink_is_noticed_at_a_point_that_is_only_near_it",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
         "eps ** 0.55",
         "eps ** 0.1",
         "a point with one digit passes for a solution",
@@ -167,7 +181,7 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "hessian=terms.system.stored_hessian() if bool(look.settled) else None",
+        "hessian=terms.system.stored_hessian() if settled else None",
         "hessian=None",
         "the second derivatives of the verdict are not kept for the backward pass",
         ("library/test_newton.py::test_derivatives_of_the_verdict_serve_the_backward_pass",),
@@ -216,8 +230,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "solvable & ~pulls.any(-1)",
-        "solvable",
+        "solvable & ~(pulls | overlooked).any(-1)",
+        "solvable & ~overlooked.any(-1)",
         "an inequality that pulls may hold a solution",
         ("library/test_faults.py::test_a_bound_that_should_let_go_holds_no_solution",),
     ),
