@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .torchside import tracer, without_values
+from .torchside import in_nested_forward_mode, tracer, without_values
 from .unknowns import is_whole
 
 InDims = int | None | tuple[int | None, ...]
@@ -156,6 +156,19 @@ def refuse_without_values(xs: Sequence[object]) -> None:
         raise ValueError(
             "an input has a shape but no values (it is on the meta device, or fake): only node(x) works on such "
             "tensors, and returns the shape of the solution. Move the inputs to a device that computes."
+        )
+
+
+def refuse_nested_forward_mode() -> None:
+    """Torch would return zero for the second derivative, without a word.
+
+    Raises:
+        ValueError: forward mode is to be differentiated by forward mode.
+    """
+    if in_nested_forward_mode():
+        raise ValueError(
+            "torch takes a node for constant where forward mode is differentiated by forward mode (jvp of jvp, jacfwd "
+            "of jacfwd): take reverse mode for one of the two, such as torch.func.jacfwd(torch.func.jacrev(f))."
         )
 
 

@@ -19,7 +19,7 @@ from .forward import Call, Plan, refuse_captured_in_transform
 from .functions import has_objective, nesting_of
 from .gradients import Rule
 from .implicit import Spec, apply, objective_of
-from .inputs import Inputs, check_in_dims, refuse_tracing, refuse_without_values
+from .inputs import Inputs, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
 from .modules import is_being_made
 from .problem import Function
 from .recording import Recordings
@@ -342,6 +342,7 @@ class DeclarativeNode(nn.Module):
     def _solve(self, xs: Sequence[Tensor], start: object = None) -> tuple[Inputs, Call, Solution]:
         """The inputs, what is done with them, and the flat solution, batch first."""
         refuse_without_values(xs)
+        refuse_nested_forward_mode()
         inputs, plan = bind(self._spec.plan, xs, self)
         refuse_without_values(inputs.xs)
         warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))

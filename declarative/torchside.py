@@ -36,6 +36,9 @@ def in_grad_mode(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     if torch.is_grad_enabled():
         return function(*arguments)
+    if transformed():  # a tangent would be lost by detaching
+        with torch.enable_grad():
+            return function(*arguments)
     with torch.enable_grad():
         result = function(*pytree.tree_map_only(Tensor, Tensor.detach, arguments))
     return pytree.tree_map_only(Tensor, Tensor.detach, result)
@@ -67,6 +70,12 @@ def in_transform() -> bool:
 def transformed() -> bool:
     """Whether a ``torch.func`` transform or forward mode is active."""
     return in_transform() or torch.autograd.forward_ad._current_level >= 0
+
+
+def in_nested_forward_mode() -> bool:
+    """Whether forward mode is differentiated by forward mode, which an ``autograd.Function`` takes for constant."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1
 
 
 def is_mapped(x: Tensor) -> bool:

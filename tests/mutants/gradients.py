@@ -7,8 +7,8 @@ from .mutant import Mutant
 RULES = [
     Mutant(
         "declarative/torchside.py",
-        "    if torch.is_grad_enabled():\n        return function(*arguments)\n    with torch.enable_grad():",
-        "    if True:\n        return function(*arguments)\n    with torch.enable_grad():",
+        "    if torch.is_grad_enabled():\n        return function(*arguments)\n    if transformed()",
+        "    if True:\n        return function(*arguments)\n    if transformed()",
         "derivatives are taken where gradients are disabled, which torch gets wrong",
         ("library/test_linear_algebra.py::test_all_derivatives_are_those_of_each_problem_by_itself[solve-called]",),
     ),

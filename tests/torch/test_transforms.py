@@ -147,3 +147,30 @@ def test_many_incoming_gradients_at_once(name, solver):
     mapped = torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(v)
     assert relative(batched, one_by_one) < 1e-12
     assert relative(mapped, one_by_one) < 1e-12
+
+
+FORWARD = {
+    "second derivatives": lambda node, x, v: torch.func.hessian(lambda x: (v * node(x)).sum())(x),
+    "the objective": lambda node, x, v: torch.func.jvp(lambda x: node.solve(x).objective, (x,), (v,))[1],
+    "a matrix": lambda node, x, v: torch.func.jvp(lambda x: node.derivatives(x).H, (x,), (v,))[1],
+}
+
+
+@pytest.mark.parametrize("derivative", FORWARD.values(), ids=FORWARD)
+def test_forward_mode_where_gradients_are_disabled(derivative):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() / 2 + u.pow(4).sum(), lambda _, u: u.square().sum() - 1, start=3
+    )
+    x, v = torch.randn(2, 2, 3, dtype=torch.float64).unbind()
+    truth = derivative(node, x, v)
+    with torch.no_grad():
+        assert torch.allclose(derivative(node, x, v), truth, rtol=1e-12)
+    assert truth.abs().max() > 1e-3
+
+
+def test_forward_mode_of_forward_mode_is_refused():
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum() + u.pow(4).sum(), start=3)
+    x = torch.randn(2, 2, 3, dtype=torch.float64)
+    assert torch.vmap(torch.func.jacfwd(node))(x).shape == (2, 2, 3, 2, 3)
+    with pytest.raises(ValueError, match="reverse mode for one of the two"):
+        torch.func.jacfwd(torch.func.jacfwd(node))(x[0])
