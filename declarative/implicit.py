@@ -181,13 +181,3 @@ def without_failures(call: Call, xs: tuple[Tensor, ...], solution: Solution) -> 
     rows = torch.where(good, place, good.to(torch.int8).argmax())
     safe = tuple(x if dim is None else x[rows] for x, dim in zip(xs, call.in_dims, strict=True))
     return safe, solution.take(rows)
-
-
-def objective_of(call: Call, xs: tuple[Tensor, ...], solution: Solution) -> Tensor:  # (size,)
-    """f at the solutions, differentiable; that of a masked problem is a constant."""
-    if call.plan.on_failure == "raise":
-        return call.batch(xs, solution).objective(flat(solution.y))
-    plain = dataclasses.replace(solution, y=solution.y.detach())
-    constant = call.batch(tuple(x.detach() for x in xs), plain).objective(flat(plain.y))
-    safe_xs, safe = without_failures(call, xs, solution)
-    return torch.where(solution.converged, call.batch(safe_xs, safe).objective(flat(safe.y)), constant)

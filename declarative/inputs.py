@@ -26,6 +26,7 @@ class Inputs:
     batched: bool  # False: one problem, without a batch dimension
     dtype: torch.dtype  # of the output
     work: torch.dtype  # that it is computed in
+    own: int  # how many were passed; those after them are tensors of modules
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> Inputs:
         """The same, and the tensors of modules, by name, as inputs that the batch shares.
@@ -76,6 +77,7 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         batched=bool(sizes),
         dtype=dtype,
         work=work,
+        own=len(xs),
     )
 
 

@@ -7,19 +7,20 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import require_flags
 from .boundary import refuse_batched_start
-from .derivatives import Derivatives, SystemBuilder
+from .derivatives import Derivatives, Point, SystemBuilder
+from .evaluation import Evaluation
 from .forward import Call, Plan, refuse_captured_in_transform
 from .functions import has_objective, nesting_of
 from .gradients import Rule
-from .implicit import Spec, apply, objective_of
-from .inputs import Inputs, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
+from .implicit import Spec, apply
+from .inputs import check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
 from .modules import is_being_made
 from .problem import Function
 from .recording import Recordings
@@ -150,7 +151,7 @@ class DeclarativeNode(nn.Module):
             layouts=None if system is not None else Layouts(),
             sizes=None if recordings is None else recordings.sizes,
         )
-        self._spec = Spec(plan, rule_for(problem, gradient), system)
+        self.spec = Spec(plan, rule_for(problem, gradient), system)
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
         if plan.solver.needs_start and start is None:
@@ -174,7 +175,7 @@ class DeclarativeNode(nn.Module):
             >>> node.gradient
             Exact()
         """
-        return self._spec.rule
+        return self.spec.rule
 
     def with_gradient(self, gradient: str | Rule) -> DeclarativeNode:
         """The same node with another gradient rule; everything else is shared.
@@ -191,22 +192,26 @@ class DeclarativeNode(nn.Module):
             >>> torch.autograd.grad(node.with_gradient("curvature")(x)[0, 0], x)[0]
             tensor([[0.2000, 0.0000]])
         """
-        other = copy.copy(self)
-        other._spec = dataclasses.replace(self._spec, rule=rule_for(self._spec.plan.problem, gradient))
-        return other
+        return self._with(rule=rule_for(self.spec.plan.problem, gradient))
 
-    @property
-    def _records(self) -> bool:
-        """Whether the functions are recorded."""
-        return self._spec.plan.recordings is not None
+    def with_plan(self, **changes: Any) -> Self:
+        """The same node, solved in another way.
 
-    def _with_record(self, record: bool) -> DeclarativeNode:
-        """The same node with recordings of its own, or without."""
+        Args:
+            **changes: fields of ``node.spec.plan``, such as ``on_failure``.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), start=2)
+            >>> node.with_plan(on_failure="mask").spec.plan.on_failure
+            'mask'
+        """
+        return self._with(plan=dataclasses.replace(self.spec.plan, **changes))
+
+    def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
-        recordings = Recordings() if record else None
-        sizes = None if recordings is None else recordings.sizes
-        plan = dataclasses.replace(self._spec.plan, recordings=recordings, sizes=sizes)
-        other._spec = dataclasses.replace(self._spec, plan=plan)
+        other.spec = dataclasses.replace(self.spec, **changes)
         return other
 
     @_opaque
@@ -233,10 +238,10 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             if without_values(xs):
-                return self._outline(xs)
-            inputs, call, solution = self._solve(xs, start)
-            y = solution.y.to(inputs.dtype)
-        return nest_point(call.plan, y if inputs.batched else y[0])
+                return outline(self.spec.plan, self.prepare(*xs), self)
+            found = self.evaluate(xs, start)
+            y = found.solution.y.to(found.inputs.dtype)
+        return nest_point(found.call.plan, y if found.inputs.batched else y[0])
 
     @_opaque
     def solve(self, *xs: Tensor, start: Any = None) -> Solution:
@@ -256,11 +261,33 @@ class DeclarativeNode(nn.Module):
             (tensor([[0.6000, 0.8000]]), tensor([[-4.0000]]), tensor([8.]))
         """
         with ordinary_mode(xs) as xs:
-            inputs, call, solution = self._solve(xs, start)
-            objective = objective_of(call, inputs.xs, solution) if inputs.size else solution.residual
-            rows = solution.stacked().detach()
-            solution = nest(call, inputs.xs, dataclasses.replace(solution, objective=objective, rows=rows))
-        return solution.as_given(inputs.dtype, inputs.batched)
+            found = self.evaluate(xs, start)
+            rows = found.solution.stacked().detach()
+            solution = dataclasses.replace(found.solution, objective=found.objective(), rows=rows)
+            solution = nest(found.call, found.inputs.xs, solution)
+        return solution.as_given(found.inputs.dtype, found.inputs.batched)
+
+    @_opaque
+    def at(self, *xs: Tensor, start: Any = None) -> Point:
+        """The problems at their solutions: what gradient rules and reports work with; always with a batch dimension.
+
+        Args:
+            *xs: the inputs.
+            start: as in :meth:`forward`.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
+            ...                        solver=lambda x: torch.nn.functional.normalize(x))
+            >>> point = node.at(torch.tensor([[3.0, 4.0]]))
+            >>> point.u, point.multipliers
+            (tensor([[0.6000, 0.8000]]), tensor([[-4.0000]]))
+            >>> point.batch.constraints(point.u).abs() < 1e-6
+            tensor([[True]])
+        """
+        with ordinary_mode(xs) as xs:
+            return self.evaluate(xs, start).point()
 
     @_opaque
     def derivatives(self, *xs: Tensor) -> Derivatives:
@@ -278,8 +305,8 @@ class DeclarativeNode(nn.Module):
             (torch.Size([1, 1, 2]), torch.Size([1, 2, 2]), torch.Size([1, 2, 2]))
         """
         with ordinary_mode(xs) as xs:
-            inputs, call, solution = self._solve(xs)
-            return Derivatives.at(self._spec.point(call, inputs.xs, solution), call.own)
+            found = self.evaluate(xs)
+            return Derivatives.at(found.point(), found.call.own)
 
     @_opaque
     def descent(self, *xs: Tensor, v: Any = None) -> DescentReport:
@@ -306,11 +333,11 @@ class DeclarativeNode(nn.Module):
             *xs, v = xs  # type: ignore[assignment]
         wanted = differentiated_inputs(xs)
         with ordinary_mode((*xs, v)) as (*given, v):
-            inputs, call, solution = self._solve([x.detach() if isinstance(x, Tensor) else x for x in given])
-            nesting = nesting_of(call.plan.problem.objective)
+            found = self.evaluate([x.detach() if isinstance(x, Tensor) else x for x in given])
+            nesting = nesting_of(found.call.plan.problem.objective)
             v = v if nesting is None else nesting.join(v, "v")
             with torch.no_grad():
-                return analyse_call(self._spec, inputs, call, solution, v, wanted)
+                return analyse_call(found, v, wanted)
 
     @_opaque
     def structure(self, *xs: Tensor) -> StructureReport:
@@ -332,18 +359,44 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             refuse_without_values(xs)
-            inputs, plan = bind(self._spec.plan, xs, self)
-            return report_structure(Call(plan, inputs.in_dims, inputs.size, inputs.work, False, own=len(xs)), inputs.xs)
+            inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
+            return report_structure(
+                Call(plan, inputs.in_dims, inputs.size, inputs.work, False, own=inputs.own), inputs.xs
+            )
 
-    def _outline(self, xs: Sequence[Tensor]) -> Any:
-        """The output for inputs that have no values."""
-        return outline(self._spec.plan, xs, self)
+    def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of the problem from those of a call: for subclasses that check or complete them; differentiable.
 
-    def _solve(self, xs: Sequence[Tensor], start: object = None) -> tuple[Inputs, Call, Solution]:
-        """The inputs, what is done with them, and the flat solution, batch first."""
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> class Centred(DeclarativeNode):
+            ...     def prepare(self, x):
+            ...         return (x - x.mean(-1, keepdim=True),)
+            >>> node = Centred(lambda x, u: (u - x).square().sum(), solver=lambda x: x.clone())
+            >>> node(torch.tensor([[1.0, 3.0]]))
+            tensor([[-1.,  1.]])
+        """
+        return xs
+
+    def evaluate(self, xs: Sequence[Tensor], start: object = None) -> Evaluation:
+        """Solve the batch, and return everything that reports need, flat and batch first.
+
+        Args:
+            xs: the inputs.
+            start: as in :meth:`forward`.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum(), solver=lambda x: x.clone())
+            >>> found = node.evaluate([torch.tensor([[3.0, 4.0]])])
+            >>> found.call.size, found.solution.y
+            (1, tensor([[3., 4.]]))
+        """
         refuse_without_values(xs)
         refuse_nested_forward_mode()
-        inputs, plan = bind(self._spec.plan, xs, self)
+        inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
         refuse_without_values(inputs.xs)
         warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
         refuse_batched_start(plan.problem, plan.start, inputs)
@@ -357,20 +410,21 @@ class DeclarativeNode(nn.Module):
             warm=len(warm),
             gradients=gradients,
             kinks=self.gradient.is_one_sided,
-            own=len(xs),
+            own=inputs.own,
         )
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:
-            *tensors, workspace = apply(self._spec, call, *inputs.xs, *warm)
+            *tensors, workspace = apply(self.spec, call, *inputs.xs, *warm)
         except SolverError as error:
             error.solution = nest(call, inputs.xs, error.solution)
             raise
-        return inputs, call, dataclasses.replace(Solution(*tensors), messages=workspace.messages)
+        solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
+        return Evaluation(self.spec, inputs, call, solution)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""
-        plan = self._spec.plan
+        plan = self.spec.plan
         functions = functions_of(plan.problem)
         written = {name: one.written for name, one in functions.items() if name != "objective" or has_objective(one)}
         names = {name: "residuals" if one.squares else name for name, one in functions.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack
 
@@ -113,10 +111,7 @@ class OptimalControl(Layer):
 
     def generic(self) -> OptimalControl:
         """The same problem with dense matrices."""
-        other = copy.copy(self)
-        plan = dataclasses.replace(self._spec.plan, structure="dense", layouts=Layouts(), recordings=None, sizes=None)
-        other._spec = dataclasses.replace(self._spec, plan=plan)
-        return other
+        return self.with_plan(structure="dense", layouts=Layouts(), recordings=None, sizes=None)
 
 
 class Horizon(nn.Module):

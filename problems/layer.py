@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, Rule, Solution, Solver
-from declarative.inputs import check_devices, refuse_without_values
+from declarative.inputs import check_devices
 from declarative.problem import Function
-from declarative.reports.structure import StructureReport
 from declarative.sizes import Sizes
 
 from .settings import Setting
@@ -76,10 +75,10 @@ class Layer(DeclarativeNode):
         **options: Any,
     ) -> None:
         super().__init__(objective, *constraints, **options)
-        plan = self._spec.plan
+        plan = self.spec.plan
         sizes = Sizes(one_unknown=True) if self.pure else plan.sizes
         plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback), sizes=sizes)
-        self._spec = dataclasses.replace(self._spec, plan=plan)
+        self.spec = dataclasses.replace(self.spec, plan=plan)
         self.setting = setting
         if setting is not None and isinstance(setting.value, Tensor):  # where .to() and .parameters() find it
             if isinstance(setting.value, nn.Parameter):
@@ -89,6 +88,7 @@ class Layer(DeclarativeNode):
 
     def prepare(self, *xs: Tensor) -> Inputs:
         """Check the inputs of a call, and complete them; differentiable."""
+        check_devices(xs)  # before anything is computed with them
         if not self.required:
             return xs
         found = arrange(type(self).__name__, self.required, self.optional, self._with_setting(xs), self.empty)
@@ -128,20 +128,15 @@ class Layer(DeclarativeNode):
         solution = super().solve(*xs, start=start)
         return dataclasses.replace(solution, y=self._blanked(solution.y, xs))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def structure(self, *xs: Tensor) -> StructureReport:
-        """How large the problems are and what is chosen for them: see :meth:`DeclarativeNode.structure`."""
-        return super().structure(*self.prepare(*xs))
-
     def _blanked(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
         where = self.blank(*xs)
         return y if where is None else torch.where(where, 0.0, y)
 
     def generic(self) -> Layer:
         """The same problem without its fast paths: solved by a general solver, with the dense linear system."""
-        plan, problem = self._spec.plan, self._spec.plan.problem
+        plan, problem = self.spec.plan, self.spec.plan.problem
         other = copy.copy(self)
-        other._spec = DeclarativeNode(
+        other.spec = DeclarativeNode(
             problem.objective,
             problem.equality,
             problem.inequality,
@@ -150,18 +145,9 @@ class Layer(DeclarativeNode):
             start=plan.start,
             in_dims=plan.in_dims,
             on_failure=plan.on_failure,  # type: ignore[arg-type]
-        )._spec
+        ).spec
         return other
 
     def extra_repr(self) -> str:
         """How it is solved and differentiated, for ``print(layer)``."""
-        return f"solver={type(self._spec.plan.solver).__name__}, gradient={type(self.gradient).__name__}"
-
-    def _outline(self, xs: Sequence[Tensor]) -> Tensor:
-        check_devices(xs)
-        return super()._outline(self.prepare(*xs))
-
-    def _solve(self, xs: Sequence[Tensor], *options: Any) -> Any:
-        check_devices(xs)  # before prepare computes with them
-        refuse_without_values(xs)
-        return super()._solve(self.prepare(*xs), *options)
+        return f"solver={type(self.spec.plan.solver).__name__}, gradient={type(self.gradient).__name__}"

@@ -37,6 +37,7 @@ ROOMS = [
     "declarative.statement",
     "declarative.captured",
     "declarative.implicit",
+    "declarative.evaluation",
     "declarative.theory",
     "declarative.adaptive",
     "declarative.reports.structure",
@@ -122,7 +123,29 @@ def test_only_the_wall_touches_private_torch(name):
         assert not private(name)
 
 
+def foreign(source: str) -> list[str]:
+    """The private names that a module uses without having defined them: those of another module's classes."""
+    nodes = list(ast.walk(ast.parse(source)))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    libraries = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported = {alias.name: alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    used = imported | {ast.unparse(node): node.attr for node in attributes if ast.unparse(node.value) not in libraries}
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
+    private = {name for name in used.values() if name.startswith("_") and not name.endswith("_")}
+    return [text for text, name in used.items() if name in private - own]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_private_names_stay_in_their_module(name):
+    if not name.startswith(MAY_TOUCH_PRIVATE_TORCH):
+        assert not foreign(MODULES[name].read_text())
+
+
 def test_the_test_would_notice():
+    assert foreign("from .node import Node, _secret\nNode()._plan\nNode()._plan = 1") == ["_secret", "Node()._plan"]
+    assert not foreign("import os\nos._exit(0)\nclass A:\n    def f(self):\n        self._x = 1\n        A()._x")
     assert private("declarative.torchside")
     assert room_of("declarative.linear.dense") == ROOMS.index("declarative.linear")
     assert imported("declarative.node")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterator
 
@@ -13,9 +12,8 @@ from ..adaptive import Adaptive
 from ..boundary import corner_hint
 from ..derivatives import Point
 from ..errors import NumericalWarning
-from ..forward import Call
+from ..evaluation import Evaluation
 from ..gradients import RULES, Exact
-from ..implicit import Spec, without_failures
 from ..inputs import Inputs
 from ..linear.contract import rank_tolerance
 from ..linear.dense import kkt_matrix
@@ -60,37 +58,34 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
 
 
 def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
-    masking = node.with_gradient("exact")
-    plan = dataclasses.replace(masking._spec.plan, on_failure="mask")
-    masking._spec = spec = dataclasses.replace(masking._spec, plan=plan)
+    masking = node.with_gradient("exact").with_plan(on_failure="mask")
     try:
         with torch.enable_grad():  # without, a captured parameter would be fine
-            inputs, call, solved = masking._solve([x.detach() if isinstance(x, Tensor) else x for x in xs])
+            found = masking.evaluate([x.detach() if isinstance(x, Tensor) else x for x in xs])
     except Exception as error:  # the user's functions may raise anything
         yield _error_line(error)
         return
+    inputs, solved = found.inputs, found.solution
     if not inputs.size:
         yield Line("callables", "a batch of no problems", Grade.FAIL, "Pass at least one problem.")
         return
     yield _callables_line(inputs, solved)
     yield Line("captured parameters", "none", Grade.PASS)
-    yield from guarded("dtype", lambda: iter([_dtype_line(call, inputs, solved)]))
-    yield _solved_line(solved, corner_hint(call.batch(inputs.xs, solved), solved.y, solved.codes))
-    yield from guarded("structure", lambda: iter([_structure_line(call, inputs)]))
-    good = solved.converged
-    yield from guarded("optimality", lambda: _optimality_lines(spec.point(call, inputs.xs, solved)))
-    some = bool(good.any())  # if none, the second-order conditions may tell why
-    safe = without_failures(call, inputs.xs, solved) if some and not good.all() else (inputs.xs, solved)
-    point = spec.point(call, *safe)
+    yield from guarded("dtype", lambda: iter([_dtype_line(found)]))
+    yield _solved_line(solved, corner_hint(found.batch, solved.y, solved.codes))
+    yield from guarded("structure", lambda: iter([_structure_line(found)]))
+    yield from guarded("optimality", lambda: _optimality_lines(found.point()))
+    some = bool(solved.converged.any())  # if none, the second-order conditions may tell why
+    point = (found.without_failures() if some else found).point()
     yield from guarded("second order", lambda: _second_order_lines(point))
     if not some:
         yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
         return
     for i in range(len(xs)):
         if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
-            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(spec, call, inputs, i)]))  # type: ignore[misc]
+            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(found, i)]))  # type: ignore[misc]
     yield from guarded("gradient rule", lambda: _rule_lines(node, point))
-    if node._records:
+    if node.spec.plan.recordings is not None:
         yield from guarded("recorded equals called", lambda: iter([_replay_line(masking, inputs, xs)]))
 
 
@@ -113,10 +108,11 @@ def _callables_line(inputs: Inputs, solved: Solution) -> Line:
     return Line("callables", value, Grade.PASS)
 
 
-def _dtype_line(call: Call, inputs: Inputs, solved: Solution) -> Line:
+def _dtype_line(found: Evaluation) -> Line:
+    inputs, problem = found.inputs, found.call.plan.problem
     one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    functions = {name: getattr(call.plan.problem, name) for name in ("objective", "equality", "inequality")}
-    returned = {name: f(*one, solved.y[0]).dtype for name, f in functions.items() if f is not None}
+    functions = {name: getattr(problem, name) for name in ("objective", "equality", "inequality")}
+    returned = {name: f(*one, found.solution.y[0]).dtype for name, f in functions.items() if f is not None}
     others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
     value = f"{inputs.dtype} in and out"
     if others:
@@ -138,9 +134,9 @@ def _solved_line(solved: Solution, hint: str) -> Line:
     return Line("solved", value, Grade.FAIL, " ".join([*advice, hint] if hint else advice))
 
 
-def _structure_line(call: Call, inputs: Inputs) -> Line:
-    found = report_structure(call, inputs.xs)
-    return Line("structure", f"{found.chosen}, because {found.reason}", Grade.PASS)
+def _structure_line(found: Evaluation) -> Line:
+    report = report_structure(found.call, found.inputs.xs)
+    return Line("structure", f"{report.chosen}, because {report.reason}", Grade.PASS)
 
 
 def _optimality_lines(point: Point) -> Iterator[Line]:
@@ -235,13 +231,13 @@ def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundan
     return Line("conditioning", value, Grade.PASS)
 
 
-def _gradient_line(spec: Spec, call: Call, inputs: Inputs, i: int) -> Line:
+def _gradient_line(found: Evaluation, i: int) -> Line:
     """Compare the exact gradient of input i with finite differences of the solver, in float64 if the callables can."""
     name = f"gradient of input {i}"
     try:
-        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, torch.float64), torch.float64)
+        return _judge_gradient(name, compare_gradient(found, i, torch.float64), torch.float64)
     except Exception:  # constants of another dtype, most likely: then in the precision of the inputs
-        return _judge_gradient(name, compare_gradient(spec, call, inputs, i, inputs.work), inputs.work)
+        return _judge_gradient(name, compare_gradient(found, i, found.inputs.work), found.inputs.work)
 
 
 def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:

@@ -11,13 +11,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..forward import Call
 from ..functions import nesting_of
 from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..problem import Batch, flat
-from ..solution import Solution
 from ..table import as_html, as_text
 from ..theory.assumptions import LARGE
 from ..theory.descent import differentiated_inputs
@@ -269,17 +267,18 @@ def compare(
         for i in wanted:
             leaves[i].requires_grad_()  # type: ignore[union-attr]
         with torch.no_grad():
-            inputs, call, solved = node._solve(leaves)  # type: ignore[arg-type]
+            found = node.evaluate(leaves)  # type: ignore[arg-type]
+        inputs, y = found.inputs, found.solution.y
         if not inputs.size:
             raise ValueError("a batch of no problems cannot be compared.")
-        if nesting_of(call.plan.problem.objective) is not None:
+        if nesting_of(found.call.plan.problem.objective) is not None:
             raise ValueError(
                 "compare is for nodes with one unknown: this one has several unknowns. State the same functions of one "
                 "vector, start=n, and take its parts in them."
             )
-        v = _cotangent(v, solved.y if inputs.batched else solved.y[0], inputs.dtype)
+        v = _cotangent(v, y if inputs.batched else y[0], inputs.dtype)
         runner = _Runner(leaves, wanted, v, seconds if timing else None)
-        judge = _Judge.of(inputs, call, solved)
+        judge = _Judge(found.detached().batch.in_double(), inputs.batched)
         if timing:
             runner.backward(runner.forward(node)[0])  # the first call pays for what later ones find ready
         ours = judge.examine(f"node ({type(node.gradient).__name__.lower()})", runner, node)
@@ -353,11 +352,6 @@ class _Judge:
     batch: Batch  # in double precision, if the functions can
     batched: bool
 
-    @classmethod
-    def of(cls, inputs: Inputs, call: Call, solved: Solution) -> _Judge:
-        xs = tuple(x.detach() for x in inputs.xs)
-        return cls(call.batch(xs, solved).in_double(), inputs.batched)
-
     def examine(self, name: str, runner: _Runner, function: Callable[..., object]) -> Side:
         y, forward = runner.forward(function)
         gradients, backward = runner.backward(y)
@@ -393,7 +387,7 @@ def batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: I
 
     A ready-made layer may expand an input that comes without a batch dimension.
     """
-    given = node._spec.plan.in_dims
+    given = node.spec.plan.in_dims
     dims = given if isinstance(given, tuple) else (given,) * len(leaves)
     return [
         None if dim is None or x is None or x.dim() < arranged.dim() else dim

@@ -159,7 +159,7 @@ class _Case:
     def dims(self) -> list[int | None]:
         """The batch dimension of each input."""
         with torch.no_grad():
-            return batch_dims(self.node, self.xs, self.node._solve(self.xs)[0])  # type: ignore[arg-type]
+            return batch_dims(self.node, self.xs, self.node.evaluate(self.xs).inputs)  # type: ignore[arg-type]
 
     def function(self, rule: str | Rule) -> Callable[..., Tensor]:
         """The node as a function of the wanted inputs."""
@@ -185,7 +185,7 @@ class _Case:
         if hasattr(self.node, "generic"):
             generic: DeclarativeNode = self.node.generic()  # type: ignore[operator]
             return generic
-        plan, batched = self.node._spec.plan, any(dim is not None for dim in self.dims)
+        plan, batched = self.node.spec.plan, any(dim is not None for dim in self.dims)
         start = plan.start if plan.start is not None else self.y.shape[batched:]
         functions = (plan.problem.objective, plan.problem.equality, plan.problem.inequality)
         return DeclarativeNode(*functions, start=start, in_dims=plan.in_dims, structure="dense")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..forward import Call, solve
+from ..evaluation import Evaluation
+from ..forward import solve
 from ..gradients import RULES
-from ..implicit import Spec, without_failures
-from ..inputs import Inputs
+from ..implicit import without_failures
 from ..problem import flat
 from ..theory.descent import pull_each
 
@@ -47,19 +47,19 @@ class Comparison:
         )
 
 
-def compare_gradient(spec: Spec, call: Call, inputs: Inputs, i: int, dtype: torch.dtype) -> Comparison:
+def compare_gradient(found: Evaluation, i: int, dtype: torch.dtype) -> Comparison:
     """Move input i in random directions, and compare what the solver does with what the exact gradient says.
 
     Of a step h, truncation costs h^2 and a solver with an error e costs e / h; with h = eps^(1/4) a solution that is
     good to half of the digits still gives a meaningful comparison.
     """
-    call = dataclasses.replace(call, work=dtype, differentiable=False)
-    xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs.xs)
+    call = dataclasses.replace(found.call, work=dtype, differentiable=False)
+    xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in found.inputs.xs)
     middle, _ = solve(call, xs)
     good = middle.converged
     if not good.any():
         return Comparison(lost=len(good))
-    point = spec.point(call, *without_failures(call, xs, middle))
+    point = found.spec.point(call, *without_failures(call, xs, middle))
     step = torch.finfo(dtype).eps ** 0.25 * max(1.0, xs[i].nan_to_num(0.0, 0.0, 0.0).abs().max().item())
     generator = torch.Generator().manual_seed(0)
     total = Comparison()
@@ -70,7 +70,7 @@ def compare_gradient(spec: Spec, call: Call, inputs: Inputs, i: int, dtype: torc
         )
         ends = [solve(call, (*xs[:i], xs[i] + h * direction, *xs[i + 1 :]))[0] for h in (step, -step)]
         solved = good & ends[0].converged & ends[1].converged
-        each = direction.unsqueeze(0) if inputs.in_dims[i] is None else direction
+        each = direction.unsqueeze(0) if call.in_dims[i] is None else direction
         predicted = (pull_each(RULES["exact"], point, v, [i]) * flat(each)).sum(-1)
         smooth = (ends[0].active == ends[1].active).all(-1)
         result = _compare(point.u, flat(ends[0].y), flat(ends[1].y), step, v, predicted, solved & smooth)

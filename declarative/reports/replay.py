@@ -28,7 +28,7 @@ class Difference:
 def compare_replay(node: DeclarativeNode, xs: Sequence[Tensor]) -> Difference:
     """Solve and differentiate with the node's own recording, perhaps an old one, and by calling its functions."""
     given = [x.detach() for x in xs]
-    recorded, called = _results(node, given), _results(node._with_record(False), given)
+    recorded, called = _results(node, given), _results(node.with_plan(recordings=None, sizes=None), given)
     return Difference(_difference(recorded[:1], called[:1]), _difference(recorded[1:], called[1:]))
 
 
@@ -37,7 +37,7 @@ def _results(node: DeclarativeNode, xs: Sequence[Tensor]) -> list[Tensor]:
     leaves = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in xs]
     wanted = [x for x in leaves if x.requires_grad]
     with torch.enable_grad():
-        solution = node._solve(leaves)[2]
+        solution = node.evaluate(leaves).solution
         y = solution.y
         v = torch.linspace(1.0, 2.0, y.numel(), dtype=torch.float64, device="cpu").sin().view(y.shape).to(y)
         grads = torch.autograd.grad(y, wanted, v, allow_unused=True) if wanted else ()

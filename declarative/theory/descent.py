@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from ..derivatives import Point
-from ..forward import Call
+from ..evaluation import Evaluation
 from ..gradients import RULES, Rule
-from ..implicit import Spec, without_failures
-from ..inputs import Inputs, check_incoming
-from ..solution import Solution
+from ..inputs import check_incoming
 from ..table import as_html, as_text
 from .assumptions import LARGE, Assumptions
 from .propositions import (
@@ -185,20 +183,16 @@ def differentiated_inputs(xs: Sequence[Tensor]) -> list[int]:
     return wanted
 
 
-def analyse_call(
-    spec: Spec, inputs: Inputs, call: Call, solution: Solution, v: Tensor, wanted: Sequence[int]
-) -> DescentReport:
+def analyse_call(found: Evaluation, v: Tensor, wanted: Sequence[int]) -> DescentReport:
     """Compare the rules for one call of a node."""
-    if not inputs.size:
+    y, size = found.solution.y, found.inputs.size
+    if not size:
         raise ValueError("a batch of no problems cannot be analysed.")
-    v = check_incoming(v, solution.y.shape if inputs.batched else solution.y.shape[1:]).to(solution.y)
-    good = solution.converged
+    v = check_incoming(v, y.shape if found.inputs.batched else y.shape[1:]).to(y)
+    good = found.solution.converged
     if not good.any():
         raise ValueError("none of the problems was solved: node.solve(x).status says why.")
-    xs = tuple(x.detach() for x in inputs.xs)
-    if not good.all():
-        xs, solution = without_failures(call, xs, solution)
-    return analyse(spec.point(call, xs, solution), v.reshape(inputs.size, -1), wanted, good)
+    return analyse(found.detached().without_failures().point(), v.reshape(size, -1), wanted, good)
 
 
 def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> DescentReport:

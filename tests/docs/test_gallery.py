@@ -72,7 +72,7 @@ def test_the_gradient_is_that_of_finite_differences(name, problems):
 
 def central(problem: DeclarativeNode) -> DeclarativeNode:
     """The minimiser with a barrier, stated as a problem of its own."""
-    barrier, functions = problem.gradient.barrier, problem._spec.plan.problem
+    barrier, functions = problem.gradient.barrier, problem.spec.plan.problem
     return DeclarativeNode(
         lambda cost, u: functions.objective(cost, u) - barrier * u.log().sum(),
         functions.equality.written,

@@ -148,7 +148,7 @@ def test_what_was_recorded_is_compared_with_what_is_called() -> None:
     x = torch.randn(3, 2, dtype=DOUBLE)
     node = DeclarativeNode(half_square, solver=lambda x: x, record=True)
     assert check(node, x)["recorded equals called"].grade is Grade.PASS
-    assert "recorded equals called" not in grades(check(node._with_record(False), x))
+    assert "recorded equals called" not in grades(check(node.with_plan(recordings=None, sizes=None), x))
 
 
 @pytest.mark.parametrize("wrong", ["solution", "gradient"])
@@ -160,7 +160,12 @@ def test_a_recording_that_differs_fails(wrong: str, monkeypatch: pytest.MonkeyPa
         "gradient": (lambda x, u: (u - x.detach() - 0.5 * (x - x.detach())).square().sum(), lambda x: x),
     }[wrong]
     other = DeclarativeNode(objective, solver=solver, record=False)
-    monkeypatch.setattr(DeclarativeNode, "_with_record", lambda *_: other)
+    with_plan = DeclarativeNode.with_plan
+    monkeypatch.setattr(
+        DeclarativeNode,
+        "with_plan",
+        lambda self, **changes: other if "recordings" in changes else with_plan(self, **changes),
+    )
     line = check(node, torch.randn(3, 2, dtype=DOUBLE))["recorded equals called"]
     assert line.grade is Grade.FAIL
     assert "not pure" in line.advice

@@ -166,7 +166,7 @@ def test_tied_parameters_are_taken_once(x):
     tied = Tied()
     node = DeclarativeNode(tied, start=3)
     assert len(list(node.parameters())) == 1
-    assert len(node._solve((x,))[0].xs) == 2
+    assert len(node.evaluate((x,)).inputs.xs) == 2
     matching(node, lambda x: 3 * tied.first(x), x, tied.parameters())
 
 

@@ -25,7 +25,7 @@ def plane(x):  # the nearest point with sum 1
 
 def graphs(node):
     """The graphs that a node has recorded, in all modes of its functions."""
-    recordings = node._spec.plan.recordings
+    recordings = node.spec.plan.recordings
     return [graph for one in (recordings, *recordings._modes.values()) for graph in one._graphs.values()]
 
 
@@ -221,7 +221,7 @@ def test_whole_number_indices_are_recorded():
         record=True,
     )
     x = torch.randn(4, 3, dtype=torch.float64)
-    assert torch.allclose(node(x), node._with_record(False)(x), rtol=1e-12)
+    assert torch.allclose(node(x), node.with_plan(recordings=None, sizes=None)(x), rtol=1e-12)
 
 
 def test_a_shared_input_may_decide_where_functions_are_called():

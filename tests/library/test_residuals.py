@@ -62,7 +62,7 @@ def test_gauss_newton_has_no_negative_curvature_to_leave():
 
 def test_the_linearised_objective_has_the_same_slope_and_no_curvature_of_the_residuals():
     node = DeclarativeNode(residuals=decay, start=2)
-    objective = node._spec.plan.problem.objective
+    objective = node.spec.plan.problem.objective
     x, u = readings(0.1)[0], torch.tensor([1.5, 0.7], dtype=DOUBLE)
     jacobian = torch.func.jacrev(lambda u: decay(x, u))(u)
     slope = torch.func.grad(lambda u: objective.linearised(x, u))(u)

@@ -131,7 +131,7 @@ def test_with_gradient_leaves_the_node_alone_and_shares_the_rest():
     other = node.with_gradient("identity")
     assert type(node.gradient).__name__ == "Exact"
     assert type(other.gradient).__name__ == "Identity"
-    assert other._spec.plan.problem is node._spec.plan.problem
+    assert other.spec.plan.problem is node.spec.plan.problem
 
 
 @pytest.mark.parametrize("rule", RULES)

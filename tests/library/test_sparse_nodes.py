@@ -141,7 +141,7 @@ def test_single_precision():
 
 
 def is_sparse(node):
-    known = node._spec.plan.layouts._known.values()
+    known = node.spec.plan.layouts._known.values()
     return any(isinstance(layout, SparseLayout) for layout in known)
 
 

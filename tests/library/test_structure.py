@@ -154,7 +154,7 @@ def test_without_a_matrix_where_the_constraints_take_up_the_gradient(kind):
         structure="matrix-free",
     )
     dense = DeclarativeNode(
-        node._spec.plan.problem.objective, node._spec.plan.problem.equality, solver="scipy", start=30, structure="dense"
+        node.spec.plan.problem.objective, node.spec.plan.problem.equality, solver="scipy", start=30, structure="dense"
     )
     x, v = randn(2, 30).requires_grad_(), torch.full((2, 30), 0.7, dtype=DOUBLE)
     v[:, 0] += 0.0 if kind == "all taken up" else 1e-9
@@ -185,4 +185,4 @@ def test_structure_must_be_a_choice():
 def test_the_old_name_of_structure_still_works_and_is_told():
     with pytest.warns(DeprecationWarning, match="structure="):
         node = sphere(hessian="diagonal")
-    assert node._spec.plan.structure == "diagonal"
+    assert node.spec.plan.structure == "diagonal"

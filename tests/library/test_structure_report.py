@@ -65,7 +65,7 @@ def test_what_is_said_is_what_is_done():
     for structure in ("auto", "sparse", "dense"):
         one = node(structure=structure)
         one(X)
-        stored = any(layout.__class__.__name__ == "SparseLayout" for layout in one._spec.plan.layouts._known.values())
+        stored = any(layout.__class__.__name__ == "SparseLayout" for layout in one.spec.plan.layouts._known.values())
         assert (one.structure(X).chosen == "sparse") == stored
 
 

@@ -164,9 +164,9 @@ RULES = [
         ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[one]",),
     ),
     Mutant(
-        "declarative/implicit.py",
-        "call.batch(tuple(x.detach() for x in xs), plain)",
-        "call.batch(xs, plain)",
+        "declarative/evaluation.py",
+        "self.detached()._objective()",
+        "self._objective()",
         "the objective of a masked problem is not a constant",
         ("library/test_statuses.py::test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan",),
     ),

@@ -204,8 +204,8 @@ def test_a_network_as_dynamics_gets_gradients():
 
 
 def test_a_long_horizon_is_sparse_and_a_failure_is_not_hidden():
-    assert pendulum(steps=100)._spec.plan.structure == "sparse"
-    assert pendulum(steps=99)._spec.plan.structure == "auto"
+    assert pendulum(steps=100).spec.plan.structure == "sparse"
+    assert pendulum(steps=99).spec.plan.structure == "auto"
     with pytest.raises(ValueError, match="structure='sparse' cannot be had"):
         OptimalControl(
             lambda x, u, A: x @ torch.linalg.inv(A.outer(x) + A.diag()) + u.sum(),
@@ -219,9 +219,9 @@ def test_a_long_horizon_is_sparse_and_a_failure_is_not_hidden():
 def test_options_of_a_layer_are_taken():
     layer = pendulum(gradient="curvature", on_failure="mask")
     assert type(layer.gradient).__name__ == "Curvature"
-    assert layer._spec.plan.on_failure == "mask"
+    assert layer.spec.plan.on_failure == "mask"
     assert type(layer.generic().gradient).__name__ == "Curvature"
-    assert layer.generic()._spec.plan.structure == "dense"
+    assert layer.generic().spec.plan.structure == "dense"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 from collections.abc import Sequence
 
@@ -129,9 +128,7 @@ def test_not_a_number_is_a_status(case: Case):
     assert caught.value.indices == [1]
     assert caught.value.solution.status[1] == Status.NOT_FINITE
 
-    masked = copy.copy(case.layer)
-    plan = dataclasses.replace(masked._spec.plan, on_failure="mask")
-    masked._spec = dataclasses.replace(masked._spec, plan=plan)
+    masked = case.layer.with_plan(on_failure="mask")
     xs[0].requires_grad_()
     with pytest.warns(NumericalWarning, match="not_finite"):
         y = masked(*xs)

@@ -313,7 +313,7 @@ def test_pooling_finds_the_lowest_point_of_a_grid(penalty: str):
     layer = RobustPooling(penalty, 1.3)
     solution = layer.solve(x)
     grid = torch.linspace(-5, 12, 2001, dtype=DOUBLE)
-    objective = layer._spec.plan.problem.objective
+    objective = layer.spec.plan.problem.objective
     lowest = torch.stack([torch.stack([objective(row, u) for u in grid]).min() for row in x])
     assert (solution.objective <= lowest + 1e-12).all()
     assert (solution.objective >= lowest - 1e-2).all()
