@@ -7,10 +7,11 @@ from ..applications.control.training import BEFORE, CHEAP, DIFFERENCES, REGULATO
 from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
 from ..applications.decision.data import SPLIT as PATIENTS
-from ..applications.decision.training import MORE, SAME, TWO_STAGE
+from ..applications.decision.training import MORE, SAME
 from ..applications.knapsack import KNAPSACK
 from ..applications.knapsack.data import DEGREE, FEATURES, ITEMS, NOISE
 from ..applications.knapsack.training import SURROGATE, TEST, VALIDATION
+from ..applications.predicting import TWO_STAGE
 from ..applications.sorting import SORTING
 from ..applications.sorting.data import SPLIT as IMAGES
 from ..applications.sorting.findings import SHARE

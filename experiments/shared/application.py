@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,17 @@ from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 FULL = "full"  # the directory of what has run at full length
 Record = dict[str, Any]
 Cases = dict[str, Call]  # by label; each takes a seed and a tick
+
+
+class Training(Protocol):
+    """A module that trains; its settings have ``seeds``, ``seed`` and ``steps`` among others."""
+
+    Settings: type[Any]  # whose defaults are the usual ones
+    QUICK: Any  # settings with small sizes, to see that it works
+    FULL: Any  # and at a length that nobody waits for
+
+    def cases(self, settings: Any) -> Cases:
+        """What trains one seed, by label; what these return is joined in this order."""
 
 
 class Findings(Protocol):
@@ -49,19 +60,17 @@ class Application:
 
     name: str  # of the command, and of the directory
     title: str  # for readers
-    settings: Any  # the defaults: a dataclass with ``seeds``, ``seed`` and ``steps`` among others
-    quick: Any  # the same with small sizes, to see that it works
-    full: Any  # the same at a length that nobody waits for
     seconds: float  # about what a piece takes
-    cases: Callable[[Any], Cases]  # of the settings: what trains one seed; what these return is joined in this order
     keys: tuple[str, ...]  # what tells the runs of a record apart
+    training: Training
     findings: Findings
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options of the command line."""
+        usual = self.training.Settings()
         for name, words in (("seeds", "how many, each with its split"), ("steps", "of training")):
-            parser.add_argument(f"--{name}", type=positive, help=f"{words} ({getattr(self.settings, name)})")
-        parser.add_argument("--seed", type=int, help=f"the first one ({self.settings.seed})")
+            parser.add_argument(f"--{name}", type=positive, help=f"{words} ({getattr(usual, name)})")
+        parser.add_argument("--seed", type=int, help=f"the first one ({usual.seed})")
         length = parser.add_mutually_exclusive_group()
         length.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
         length.add_argument("--full", action="store_true", help="all sizes, and training to the end: takes long")
@@ -101,12 +110,14 @@ class Application:
     def calls(self, settings: Any) -> dict[tuple[str, str], Call]:
         """The cases with every seed."""
         seeds = range(settings.seed, settings.seed + settings.seeds)
-        cases = self.cases(settings).items()
+        cases = self.training.cases(settings).items()
         return {(label, f"seed {seed}"): partial(call, seed) for label, call in cases for seed in seeds}
 
     def _chosen(self, args: argparse.Namespace) -> Any:
         chosen = {name: value for name in ("seeds", "seed", "steps") if (value := getattr(args, name)) is not None}
-        return dataclasses.replace(self.quick if args.quick else self.full if args.full else self.settings, **chosen)
+        training = self.training
+        settings = training.QUICK if args.quick else training.FULL if args.full else training.Settings()
+        return dataclasses.replace(settings, **chosen)
 
     def _place(self, args: argparse.Namespace) -> Path:
         out: Path = args.out / FULL if args.full else args.out

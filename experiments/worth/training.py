@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from declarative import Rule
 from declarative.theory.propositions import cosine
 
+from ..shared.application import Cases
 from ..shared.clock import Clock
 from ..shared.inputs import normal
 from ..shared.jobs import Tick
@@ -37,6 +39,11 @@ class Settings:
 
 FULL = Settings(extent="all", seeds=3, seconds=1.5)
 QUICK = Settings(extent="smallest", seeds=2, steps=10, seconds=0.1, batch=4)
+
+
+def cases(settings: Settings) -> Cases:
+    """Every family of layers."""
+    return {family.label: partial(train_family, settings, family.label) for family in families(settings.extent)}
 
 
 class Learner:

@@ -8,6 +8,7 @@ import json
 import sys
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def untimed(record: dict[str, Any]) -> Any:
 @each_application
 def test_the_same_seed_gives_the_same_numbers(application: Application, results: Path) -> None:
     """And a seed does not depend on what runs beside it."""
-    calls = application.calls(dataclasses.replace(application.quick, seeds=1))
+    calls = application.calls(dataclasses.replace(application.training.QUICK, seeds=1))
     alone = [json.loads(json.dumps(call(lambda _: None)[0])) for call in calls.values()]
     kept = record_of(results, application)
     first = [one for one in kept["runs"] if one["seed"] == 0]
@@ -137,7 +138,9 @@ def test_list_and_page_know_what_was_run(
 
 def test_a_run_at_full_length_is_kept_beside_and_shown(results: Path, tmp_path: Path) -> None:
     short = record_of(results, DECISION)
-    long = dataclasses.replace(DECISION, full=dataclasses.replace(DECISION.quick, seeds=1, seed=1))
+    names = vars(DECISION.training)
+    one = dataclasses.replace(names["QUICK"], seeds=1, seed=1)
+    long = dataclasses.replace(DECISION, training=SimpleNamespace(**{**names, "FULL": one}))
     parser = argparse.ArgumentParser()
     long.add_arguments(parser)
     words = {"out": tmp_path, "force": False}
@@ -191,7 +194,9 @@ def test_an_interrupted_command_leaves_nothing_finished(
     monkeypatch.setattr(drawing.Picture, "render", lambda *_: b"")
     with pytest.raises(KeyboardInterrupt):
         application.save(
-            tmp_path / application.name, application.quick, [{name: record[name] for name in record if name in JOINED}]
+            tmp_path / application.name,
+            application.training.QUICK,
+            [{name: record[name] for name in record if name in JOINED}],
         )
     assert application.load(tmp_path) is None
 

@@ -31,7 +31,8 @@ def test_the_exact_rule_is_the_slope_of_regret() -> None:
     def regret(model: torch.Tensor) -> torch.Tensor:
         return groups.regret(allocate(training.predict(model, features))).mean()
 
-    model = training.fit_ridge(task.patients[task.pools["train"]], 1.0).requires_grad_()
+    patients = task.patients[task.pools["train"]]
+    model = training.fit(patients.features, patients.progression, 1.0).requires_grad_()
     (gradient,) = torch.autograd.grad(regret(model), model)
     step = 1e-6
     slopes = [
@@ -84,7 +85,7 @@ def test_no_patient_serves_twice_and_least_squares_is_least_squares() -> None:
     train = task.patients[task.pools["train"]]
     inputs = np.c_[np.ones(len(train.weights)), train.features.numpy()]
     expected = np.linalg.lstsq(inputs, train.progression.numpy(), rcond=None)[0]
-    np.testing.assert_allclose(training.fit_ridge(train, 0.0).numpy(), expected, rtol=1e-8)
+    np.testing.assert_allclose(training.fit(train.features, train.progression).numpy(), expected, rtol=1e-8)
     torch.testing.assert_close(train.features.mean(0), torch.zeros(10, dtype=torch.float64), atol=1e-12, rtol=0)
 
 

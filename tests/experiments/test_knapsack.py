@@ -17,9 +17,9 @@ from experiments.applications.knapsack.training import (
     TWO_STAGE,
     Learner,
     Task,
-    least_squares,
     surrogate,
 )
+from experiments.applications.predicting import fit
 from experiments.shared.inputs import normal
 from problems import QuadraticProgram
 
@@ -96,12 +96,12 @@ def test_the_surrogate_is_above_the_regret_and_convex(days: Days) -> None:
 def test_least_squares_against_numpy(days: Days) -> None:
     inputs = np.column_stack([np.ones(60), days.features.numpy()])
     expected = np.linalg.lstsq(inputs, days.values.numpy(), rcond=None)[0]
-    np.testing.assert_allclose(least_squares(days).numpy(), expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(fit(days.features, days.values).numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_all_begin_with_least_squares_and_keep_the_best() -> None:
     task = Task.make(3, QUICK)
-    model = least_squares(task.parts["train"])
+    model = fit(task.parts["train"].features, task.parts["train"].values)
     for method in LEARNED:
         learner = Learner(method, 0.01, task, model)
         assert learner.least == task.regret(model, "validation")
@@ -117,12 +117,15 @@ def test_all_begin_with_least_squares_and_keep_the_best() -> None:
 
 def test_learners_use_their_rule() -> None:
     task = Task.make(3, QUICK)
-    learners = {name: Learner(name, 0.01, task, least_squares(task.parts["train"])) for name in LEARNED}
+    learners = {
+        name: Learner(name, 0.01, task, fit(task.parts["train"].features, task.parts["train"].values))
+        for name in LEARNED
+    }
     assert learners["unconstrained"].gradient == as_rule("unconstrained")
     assert learners["exact"].gradient == as_rule("exact")
     grads = {}
     for name, learner in learners.items():
-        learner._loss().backward()
+        learner.loss().backward()
         grads[name] = learner.model.grad
     assert torch.equal(grads["adaptive"], grads["exact"])  # the first pass is a probe
     assert not torch.allclose(grads["unconstrained"], grads["exact"])

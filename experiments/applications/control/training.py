@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from problems import OptimalControl
 
+from ...shared.application import Cases
 from ...shared.inputs import normal
 from ...shared.jobs import Tick
 from ...shared.rules import counted_warnings
@@ -48,6 +50,11 @@ class Settings:
 
 FULL = Settings(seeds=5, steps=100, every=5, count=12, drive=60)
 QUICK = Settings(systems=("pendulum",), steps=2, every=1, count=2, horizon=10, drive=2)
+
+
+def cases(settings: Settings) -> Cases:
+    """Every system."""
+    return {name: partial(train_seed, settings, name) for name in settings.systems}
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from ...shared.application import Record
 from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
-from .training import MORE, RULES, SAME, TWO_STAGE
+from .training import MORE, SAME
 
 METHODS = (SAME, TWO_STAGE, *RULES, MORE)
 HEAD: tuple[str, ...] = (

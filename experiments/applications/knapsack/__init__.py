@@ -1,24 +1,6 @@
 """Learning what to pack, from predicted values."""
 
-from functools import partial
+from ...shared.application import Application
+from . import findings, training
 
-from ...shared.application import Application, Cases
-from . import findings
-from .training import FULL, QUICK, Settings, train_seed
-
-
-def _cases(settings: Settings) -> Cases:
-    return {"": partial(train_seed, settings)}
-
-
-KNAPSACK = Application(
-    name="knapsack",
-    title="Learning what to pack",
-    settings=Settings(),
-    quick=QUICK,
-    full=FULL,
-    seconds=10.0,
-    cases=_cases,
-    keys=("method", "seed"),
-    findings=findings,
-)
+KNAPSACK = Application("knapsack", "Learning what to pack", 10.0, ("method", "seed"), training, findings)

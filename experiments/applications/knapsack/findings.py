@@ -7,8 +7,9 @@ from functools import partial
 from ...shared.application import Record
 from ...shared.drawing import Picture
 from ..decision.findings import compare, regret_figure, values, verdict
+from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, in_layer, mean, most_that_can_be_saved, spread
-from .training import LEARNED, RULES, SURROGATE, TWO_STAGE
+from .training import LEARNED, SURROGATE
 
 METHODS = (TWO_STAGE, *LEARNED)
 HEAD: tuple[str, ...] = ("method", "regret", "R² of predictions", "seconds", "in the layer", "cheap steps")

@@ -8,36 +8,31 @@ pass the value of the smooth choice back through the layer.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...shared.application import Cases
 from ...shared.clock import Clock
 from ...shared.jobs import Tick
-from ...shared.rules import cheap_share, counted_warnings, make_rule
-from ..course import Course
+from ...shared.rules import counted_warnings, make_rule
+from .. import predicting
+from ..predicting import RULES, TWO_STAGE, fit, predict, train
 from .data import Days
 
-RULES = ("exact", "unconstrained", "adaptive")
-TWO_STAGE, SURROGATE = "two-stage", "SPO+"
+SURROGATE = "SPO+"
 LEARNED = (SURROGATE, *RULES)
 VALIDATION, TEST = 200, 1000  # days
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What determines the result, times aside."""
+class Settings(predicting.Settings):
+    """And how many days there are, and how smooth the choice is."""
 
-    seeds: int = 3
-    seed: int = 0
-    steps: int = 160
-    every: int = 20  # steps between two looks at the validation days
-    batch: int = 32
     days: int = 200  # for training
-    learning_rates: tuple[float, ...] = (0.03,)
     penalty: float = 1.0
 
 
@@ -45,13 +40,17 @@ FULL = Settings(seeds=10, steps=400, learning_rates=(0.01, 0.03))
 QUICK = Settings(seeds=2, steps=2, every=1, batch=4, days=20)
 
 
+def cases(settings: Settings) -> Cases:
+    """One."""
+    return {"": partial(train_seed, settings)}
+
+
 @dataclass(frozen=True)
-class Task:
+class Task(predicting.Task):
     """The days of one seed, by what they are for."""
 
-    parts: dict[str, Days]
-    seed: int
     settings: Settings
+    parts: dict[str, Days]
 
     @classmethod
     def make(cls, seed: int, settings: Settings) -> Task:
@@ -62,102 +61,48 @@ class Task:
         for name, size in sizes.items():
             parts[name] = days[begin : begin + size]
             begin += size
-        return cls(parts, seed, settings)
+        return cls(seed, settings, parts)
 
     def regret(self, model: Tensor, part: str) -> float:
-        """Of the choices by a model."""
         days = self.parts[part]
         with torch.no_grad():
             return days.regret(predict(model, days.features))
 
-    def result(self, method: str, model: Tensor, clock: Clock, **more: Any) -> dict[str, Any]:
-        """Everything that is kept of a trained model; the only place that looks at the test days."""
-        test = self.parts["test"]
-        error = (predict(model, test.features) - test.values).square().mean()
-        return {
-            "method": method,
-            "seed": self.seed,
-            "regret": self.regret(model, "test"),
-            "validation_regret": self.regret(model, "validation"),
-            "explained": 1 - (error / test.values.var(correction=0)).item(),
-            **clock.record(),
-            "cheap_share": None,
-            "curve": None,
-            **more,
-        }
-
-
-def predict(model: Tensor, features: Tensor) -> Tensor:  # (1 + FEATURES, ITEMS), (..., FEATURES) -> (..., ITEMS)
-    """Linear: the first row of the model is the constant."""
-    return features @ model[1:] + model[0]
+    def test(self) -> tuple[Tensor, Tensor]:
+        return self.parts["test"].features, self.parts["test"].values
 
 
 def train_seed(settings: Settings, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
-    """Every method on one seed."""
+    """Every method on one seed; all others start from the model of two-stage training."""
     with counted_warnings() as warned:
-        task, clock = Task.make(seed, settings), Clock()
+        task, clock, rates = Task.make(seed, settings), Clock(), settings.learning_rates
         with clock.running():
-            model = least_squares(task.parts["train"])
-        runs = [task.result(TWO_STAGE, model, clock), *improve(task, model, tick)]
+            model = fit(task.parts["train"].features, task.parts["train"].values)
+        learners = {method: [Learner(method, rate, task, model) for rate in rates] for method in LEARNED}
+        runs = [task.result(TWO_STAGE, model, clock), *train(learners, settings, tick)]
     words = "regret " + ", ".join(f"{one['method']} {one['regret']:.1%}" for one in runs)
     return {"runs": runs, "warnings": warned}, words
 
 
-def least_squares(days: Days) -> Tensor:
-    """The linear model with the least squared error, by the normal equations.
+class Learner(predicting.Learner):
+    """A linear model in training for its choices: by a gradient rule, or by the surrogate."""
 
-    Features are independent, so that these are well conditioned. (The last bits of ``lstsq`` depend on where its
-    arguments are in memory, and the same seed shall give the same numbers.)
-    """
-    inputs = torch.nn.functional.pad(days.features, (1, 0), value=1.0)
-    model: Tensor = torch.linalg.solve(inputs.mT @ inputs, inputs.mT @ days.values)
-    return model
-
-
-def improve(task: Task, model: Tensor, tick: Tick) -> list[dict[str, Any]]:
-    """Every other method, with its best learning rate; in turns, so that the machine slows all of them alike."""
-    settings, rates = task.settings, task.settings.learning_rates
-    candidates = {method: [Learner(method, rate, task, model) for rate in rates] for method in LEARNED}
-    for i in range(len(rates)):
-        for done in range(0, settings.steps, settings.every):
-            for learners in candidates.values():
-                learners[i].advance(settings.every)
-            tick((i + done / settings.steps) / len(rates))
-    return [best_of(learners) for learners in candidates.values()]
-
-
-class Learner:
-    """A linear model in training for its choices."""
+    task: Task
 
     def __init__(self, method: str, learning_rate: float, task: Task, model: Tensor) -> None:
-        self.method, self.task = method, task
-        self.model = model.clone().requires_grad_()
-        self.course = Course([self.model], learning_rate, ("validation_regret",))
-        self.gradient = None if method == SURROGATE else make_rule(method)
+        gradient = None if method == SURROGATE else make_rule(method)
+        super().__init__(method, learning_rate, task, model, gradient, task.regret(model, "validation"))
         layer = task.parts["train"].knapsack.layer(task.settings.penalty)
-        self.layer = layer if self.gradient is None else layer.with_gradient(self.gradient)
-        self.generator = torch.Generator().manual_seed(task.seed + 1)
-        self.kept, self.least = model, task.regret(model, "validation")
+        self.layer = layer if gradient is None else layer.with_gradient(gradient)
 
-    def advance(self, steps: int) -> None:
-        """Train for some steps, look at the validation days, and keep the model if it is the best so far."""
-        self.course.advance(steps, self._loss, self._look)
-
-    def _loss(self) -> Tensor:
+    def loss(self) -> Tensor:
         days = self.task.parts["train"]
-        days = days[torch.randint(len(days.best), (self.task.settings.batch,), generator=self.generator)]
+        days = days[self.draw(len(days.best))]
         predicted = predict(self.model, days.features)
         if self.gradient is None:
             return surrogate(days, predicted)
         shares = self.course.clock(self.layer, predicted)
         return (days.best - (shares * days.values).sum(-1)).mean()
-
-    def _look(self) -> tuple[float]:
-        with self.course.clock.running():  # the choice of a model is a part of its training
-            regret = self.task.regret(self.model, "validation")
-        if regret < self.least:
-            self.kept, self.least = self.model.detach().clone(), regret
-        return (regret,)
 
 
 def surrogate(days: Days, predicted: Tensor) -> Tensor:
@@ -166,12 +111,3 @@ def surrogate(days: Days, predicted: Tensor) -> Tensor:
     with torch.no_grad():
         towards = choose(shifted) - choose(days.values)
     return (shifted * towards).sum(-1).mean()
-
-
-def best_of(learners: list[Learner]) -> dict[str, Any]:
-    """The result of the learner with the least regret on validation days; the time of all of them counts."""
-    best = min(learners, key=lambda learner: learner.least)
-    clocks = [learner.course.clock for learner in learners]
-    clock = Clock(*(math.fsum(getattr(one, name) for one in clocks) for name in ("forward", "backward", "total")))
-    share = None if best.gradient is None else cheap_share(best.gradient)
-    return best.task.result(best.method, best.kept, clock, cheap_share=share, curve=best.course.curve)

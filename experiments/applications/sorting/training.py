@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from declarative import Rule
 from problems import OptimalTransport
 
+from ...shared.application import Cases
 from ...shared.jobs import Tick
 from ...shared.rules import cheap_share, counted_warnings, make_rule
 from ..course import Course
@@ -55,6 +57,11 @@ class Settings:
 
 FULL = Settings(cases=((5, False), (5, True), (10, False), (10, True)), seeds=5, steps=1000, every=50, equal_time=True)
 QUICK = Settings(cases=((3, False), (3, True)), seeds=2, steps=4, every=2, batch=4, sequences=50)
+
+
+def cases(settings: Settings) -> Cases:
+    """Every length, with scores that are centred or not."""
+    return {name_of(n, centred): partial(train_seed, settings, n, centred) for n, centred in settings.cases}
 
 
 def train_seed(settings: Settings, n: int, centred: bool, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
