@@ -13,7 +13,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from .cases import Array, Programme
-from .formulas import CasadiOperations
+from .formulas import casadi_operations
 
 TIGHT = 1e-11  # asked of the solver that finds the active set
 ROUNDS = 30  # of Newton's method, and of changes of the active set
@@ -83,7 +83,7 @@ class Conditions:
     def __init__(self, programme: Programme) -> None:
         casadi = importlib.import_module("casadi")
         self.programme = programme
-        functions = programme.functions(CasadiOperations())
+        functions = programme.functions(casadi_operations())
         u, p = casadi.SX.sym("u", programme.start.shape[1]), casadi.SX.sym("p", programme.p.shape[1])
         parts = [casadi.SX(0, 1) if one is None else one(p, u) for one in (functions.equality, functions.inequality)]
         rows, objective = casadi.vertcat(*parts), functions.objective(p, u)

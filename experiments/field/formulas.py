@@ -5,113 +5,84 @@ Vectors have one dimension; + - * / and powers act entry by entry, and so do sli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+EACH = ("sin", "cos", "exp", "log", "sqrt", "log1p")  # entry by entry, and of the same name everywhere
+Operation = Callable[..., Any]
 
-class TorchOperations:
+
+@dataclass(frozen=True)
+class Operations:
+    """What formulas are made of.
+
+    Attributes:
+        array: a constant vector or matrix, from numbers.
+        concat: a list of vectors and scalars as one vector.
+        total: the sum of the entries.
+        times: a matrix times a vector.
+        softplus: log(1 + exp(v)), without overflow.
+        logsumexp: log(sum(exp(v))).
+    """
+
+    sin: Operation
+    cos: Operation
+    exp: Operation
+    log: Operation
+    sqrt: Operation
+    log1p: Operation
+    array: Operation
+    concat: Operation
+    softplus: Operation
+    logsumexp: Operation
+    total: Operation = lambda vector: vector.sum()
+    times: Operation = lambda matrix, vector: matrix @ vector
+
+
+def _doubles(values: Any) -> Any:
+    return np.asarray(values, dtype=np.float64)
+
+
+def torch_operations() -> Operations:
     """For functions of torch tensors."""
+    import torch
 
-    def __init__(self) -> None:
-        import torch
-
-        self._torch = torch
-        self.sin, self.cos, self.exp, self.log, self.sqrt = torch.sin, torch.cos, torch.exp, torch.log, torch.sqrt
-        self.log1p = torch.log1p
-
-    def array(self, values: Any) -> Any:
-        """A constant vector or matrix."""
-        return self._torch.as_tensor(np.asarray(values, dtype=np.float64))
-
-    def concat(self, parts: Sequence[Any]) -> Any:
-        """Vectors and scalars as one vector."""
-        return self._torch.cat([part.reshape(-1) for part in parts])
-
-    def total(self, vector: Any) -> Any:
-        """The sum of the entries."""
-        return vector.sum()
-
-    def times(self, matrix: Any, vector: Any) -> Any:
-        """A matrix times a vector."""
-        return matrix @ vector
-
-    def softplus(self, vector: Any) -> Any:
-        """log(1 + exp(v))."""
-        return self._torch.nn.functional.softplus(vector)
-
-    def logsumexp(self, vector: Any) -> Any:
-        """log(sum(exp(v)))."""
-        return self._torch.logsumexp(vector, 0)
+    return Operations(
+        **{name: getattr(torch, name) for name in EACH},
+        array=lambda values: torch.as_tensor(_doubles(values)),
+        concat=lambda parts: torch.cat([part.reshape(-1) for part in parts]),
+        softplus=torch.nn.functional.softplus,
+        logsumexp=lambda vector: torch.logsumexp(vector, 0),
+    )
 
 
-class JaxOperations:
+def jax_operations() -> Operations:
     """For functions of JAX arrays."""
+    import jax
+    import jax.numpy as jnp
 
-    def __init__(self) -> None:
-        import jax
-        import jax.numpy as jnp
-
-        self._jnp, self._jax = jnp, jax
-        self.sin, self.cos, self.exp, self.log, self.sqrt = jnp.sin, jnp.cos, jnp.exp, jnp.log, jnp.sqrt
-        self.log1p = jnp.log1p
-
-    def array(self, values: Any) -> Any:
-        """A constant vector or matrix."""
-        return self._jnp.asarray(np.asarray(values, dtype=np.float64))
-
-    def concat(self, parts: Sequence[Any]) -> Any:
-        """Vectors and scalars as one vector."""
-        return self._jnp.concatenate([part.reshape(-1) for part in parts])
-
-    def total(self, vector: Any) -> Any:
-        """The sum of the entries."""
-        return vector.sum()
-
-    def times(self, matrix: Any, vector: Any) -> Any:
-        """A matrix times a vector."""
-        return matrix @ vector
-
-    def softplus(self, vector: Any) -> Any:
-        """log(1 + exp(v))."""
-        return self._jax.nn.softplus(vector)
-
-    def logsumexp(self, vector: Any) -> Any:
-        """log(sum(exp(v)))."""
-        return self._jax.scipy.special.logsumexp(vector)
+    return Operations(
+        **{name: getattr(jnp, name) for name in EACH},
+        array=lambda values: jnp.asarray(_doubles(values)),
+        concat=lambda parts: jnp.concatenate([part.reshape(-1) for part in parts]),
+        softplus=jax.nn.softplus,
+        logsumexp=jax.scipy.special.logsumexp,
+    )
 
 
-class CasadiOperations:
+def casadi_operations() -> Operations:
     """For CasADi's symbols: vectors are columns."""
+    import casadi
 
-    def __init__(self) -> None:
-        import casadi
-
-        self._casadi = casadi
-        self.sin, self.cos, self.exp, self.log, self.sqrt = casadi.sin, casadi.cos, casadi.exp, casadi.log, casadi.sqrt
-        self.log1p = casadi.log1p
-
-    def array(self, values: Any) -> Any:
-        """A constant vector or matrix."""
-        return self._casadi.DM(np.asarray(values, dtype=np.float64))
-
-    def concat(self, parts: Sequence[Any]) -> Any:
-        """Vectors and scalars as one vector."""
-        return self._casadi.vertcat(*parts)
-
-    def total(self, vector: Any) -> Any:
-        """The sum of the entries."""
-        return self._casadi.sum1(vector)
-
-    def times(self, matrix: Any, vector: Any) -> Any:
-        """A matrix times a vector."""
-        return self._casadi.mtimes(matrix, vector)
-
-    def softplus(self, vector: Any) -> Any:
-        """log(1 + exp(v)), without overflow."""
-        return self._casadi.fmax(vector, 0) + self._casadi.log1p(self._casadi.exp(-self._casadi.fabs(vector)))
-
-    def logsumexp(self, vector: Any) -> Any:
-        """log(sum(exp(v)))."""
-        return self._casadi.logsumexp(vector)
+    return Operations(
+        **{name: getattr(casadi, name) for name in EACH},
+        array=lambda values: casadi.DM(_doubles(values)),
+        concat=lambda parts: casadi.vertcat(*parts),
+        softplus=lambda vector: casadi.fmax(vector, 0) + casadi.log1p(casadi.exp(-casadi.fabs(vector))),
+        logsumexp=casadi.logsumexp,
+        total=casadi.sum1,
+        times=casadi.mtimes,
+    )

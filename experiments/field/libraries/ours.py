@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..cases import Case, Eigen, Forward, Programme, Quadratic, Simplex, Transport
-from ..formulas import TorchOperations
+from ..formulas import torch_operations
 from .library import Library, tensors, through_torch
 
 VARIANTS = {
@@ -86,7 +86,7 @@ def _programme(case: Case, record: Any) -> tuple[Any, Any]:
 
     programme = case.statement
     assert isinstance(programme, Programme)
-    functions = programme.functions(TorchOperations())
+    functions = programme.functions(torch_operations())
     start = torch.tensor(programme.start)
     bounds = (torch.tensor(programme.lower), torch.tensor(programme.upper)) if programme.bounded else None
     node = DeclarativeNode(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cases import Case, DoesNotApplyError, Eigen, Forward, Programme, Simplex, Transport
-from ..formulas import TorchOperations
+from ..formulas import torch_operations
 from .library import Library, through_torch
 
 MOST = 2_000  # iterations
@@ -61,7 +61,7 @@ def _sparsemax(x: Any) -> Any:
 def _descent(case: Case, programme: Programme, steps: int) -> Forward:
     """Gradient descent with a step that the curvature at the start allows."""
     torch = importlib.import_module("torch")
-    functions = programme.functions(TorchOperations())
+    functions = programme.functions(torch_operations())
     start, p = torch.tensor(programme.start), torch.tensor(programme.p)
     curvature = torch.func.hessian(functions.objective, 1)(p[0], start[0])
     rate = 1 / float(torch.linalg.eigvalsh(curvature).max()) / 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cases import Case, Forward, Programme, Quadratic, Simplex
-from ..formulas import TorchOperations
+from ..formulas import torch_operations
 from .library import Library, tensors, through_torch
 
 VARIANTS = {
@@ -47,7 +47,7 @@ def _quadratic(case: Case, variant: str) -> Forward:
 
 def _programme(case: Case, programme: Programme, variant: str) -> Forward:
     torch, module = importlib.import_module("torch"), importlib.import_module("pounce.torch")
-    functions = programme.functions(TorchOperations())
+    functions = programme.functions(torch_operations())
     parts = [one for one in (functions.equality, functions.inequality) if one is not None]
     start, p = torch.tensor(programme.start), torch.tensor(programme.p)
     counts = [0 if one is None else len(one(p[0], start[0])) for one in (functions.equality, functions.inequality)]

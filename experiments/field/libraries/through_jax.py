@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cases import Case, DoesNotApplyError, Forward, Programme, Quadratic, Simplex, Solved
-from ..formulas import JaxOperations
+from ..formulas import jax_operations
 from .library import Library
 
 JAXOPT_VARIANTS = {
@@ -57,7 +57,7 @@ def _jaxopt(case: Case, variant: str) -> Forward:
         project = importlib.import_module("jaxopt.projection").projection_simplex
         return _compiled(case, lambda xs: (project(-xs["q"]), True))
     if isinstance(case.statement, Programme):
-        objective = case.statement.functions(JaxOperations()).objective
+        objective = case.statement.functions(jax_operations()).objective
         start = jnp.asarray(case.statement.start[0])
         solver = jaxopt.LBFGS(lambda u, p: objective(p, u), **options)
 
@@ -90,7 +90,7 @@ def _osqp(case: Case, solver: Any) -> Forward:
 def _optimistix(case: Case, variant: str) -> Forward:
     jnp, optimistix = _jax().numpy, importlib.import_module("optimistix")
     assert isinstance(case.statement, Programme)
-    objective = case.statement.functions(JaxOperations()).objective
+    objective = case.statement.functions(jax_operations()).objective
     start = jnp.asarray(case.statement.start[0])
     tolerance = 1e-12 if variant == "tight" else 1e-6
     solver = optimistix.BFGS(rtol=tolerance, atol=tolerance)
