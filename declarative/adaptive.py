@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from .arguments import is_number, require_counts, require_flags
-from .derivatives import Point
 from .gradients import RULES, Rule, as_rule
 from .linear.contract import Pair
+from .structure import Point
 from .theory.certificate import SchurComplement, certify
 from .theory.propositions import cosine
 from .torchside import value_is_hidden

@@ -1,4 +1,4 @@
-"""The derivatives at a solution: A, B, C and H of Proposition 2.1, and the point that the gradient rules work at."""
+"""The derivatives at a solution: A, B, C and H of Proposition 2.1."""
 
 from __future__ import annotations
 
@@ -8,46 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import System
-from .problem import Batch
-from .structure import Kind, Place, Structure
+from .structure import Point
 
-SystemBuilder = Callable[["Point", Kind], System]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A batch of problems at their solutions; the gradient rules get their linear systems from here.
-
-    Attributes:
-        batch: the problems.
-        u: their solutions, (batch, m).
-        multipliers: stacked, following L = f - multipliers' c, (batch, k).
-        active: which constraints hold with equality, (batch, k).
-        builder: builds a structured system instead of the general ones.
-        byproduct: what the solver left for the builder, (batch, ...); most leave nothing.
-        structure: what is known of the Hessian: ``auto``, ``dense``, ``diagonal`` or ``matrix-free``.
-        factors: what the solver left for the builder of a pass that is not itself differentiated.
-        jacobian, hessian: A and H, if the verdict has left them for such a pass.
-    """
-
-    batch: Batch
-    u: Tensor
-    multipliers: Tensor
-    active: Tensor
-    builder: SystemBuilder | None = None
-    byproduct: Tensor | None = None
-    structure: Structure = "auto"
-    factors: object | None = None
-    jacobian: Tensor | None = None
-    hessian: Tensor | None = None
-
-    def system(self, kind: Kind) -> System:
-        """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
-        if self.builder is not None:
-            return self.builder(self, kind)
-        known = self.jacobian, self.hessian
-        return Place(self.batch, self.u, self.multipliers, self.active, self.structure, *known).system(kind)
+__all__ = ["Derivatives", "Point"]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .derivatives import Point
 from .forward import Call
 from .implicit import Spec, without_failures
 from .inputs import Inputs
 from .problem import Batch, flat
 from .solution import Solution
+from .structure import Point
 
 
 @dataclass(frozen=True)

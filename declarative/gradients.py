@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .derivatives import Point
 from .linear.contract import Pair
+from .structure import Point
 
 
 class Rule(abc.ABC):

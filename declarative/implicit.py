@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from .captured import Captured
-from .derivatives import Point, SystemBuilder
 from .forward import Call, Plan, Workspace, solve
 from .functions import as_written
 from .gradients import Rule
@@ -28,6 +27,7 @@ from .linear import full_precision
 from .problem import flat
 from .solution import Solution
 from .solvers import ClosedForm
+from .structure import Point, SystemBuilder
 from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .arguments import require_flags
 from .boundary import refuse_batched_start
-from .derivatives import Derivatives, Point, SystemBuilder
+from .derivatives import Derivatives
 from .evaluation import Evaluation
 from .forward import Call, Plan, refuse_captured_in_transform
 from .functions import has_objective, nesting_of
@@ -29,7 +29,7 @@ from .solution import Solution, SolverError
 from .solvers import Solver
 from .starts import Start, check_start, warm_start
 from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners, rule_for
-from .structure import Layouts, Structure
+from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 

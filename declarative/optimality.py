@@ -31,7 +31,7 @@ from torch import Tensor
 from .linear import DenseSystem, Form, Layout, Pair, or_one, total
 from .linear.directions import irregular
 from .problem import Batch
-from .structure import General, Place, Structure, stores_hessian
+from .structure import General, Point, Structure, stores_hessian
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
@@ -372,7 +372,7 @@ class _Terms:
         cls, batch: Batch, u: Tensor, multipliers: Tensor, structure: Structure, travel: Tensor | None = None
     ) -> _Terms:
         everywhere = torch.ones_like(multipliers, dtype=torch.bool)
-        system, here = Place(batch, u, multipliers, everywhere, structure).expanded()
+        system, here = Point(batch, u, multipliers, everywhere, structure).expanded()
         form, size = batch.layout.jacobian, here.jacobian.abs()
         gradient = here.gradient + form.multiply_transposed(here.jacobian, multipliers)
         force = gradient.abs() + form.multiply_transposed(size, multipliers.abs()) + system.magnitude(u)

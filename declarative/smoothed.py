@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .arguments import is_number
-from .derivatives import Point
 from .gradients import Rule
 from .linear import Pair
 from .linear.contract import warn_of
@@ -19,6 +18,7 @@ from .linear.soft import SoftSystem
 from .problem import Batch
 from .solution import Status
 from .solvers import Newton
+from .structure import Point
 from .torchside import fold
 
 ITERATIONS = 100  # towards the central path, from a point that is not far

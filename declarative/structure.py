@@ -6,7 +6,7 @@ A diagonal Hessian is recognised, or declared, and never assembled; a large one 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,7 @@ from .torchside import value_is_hidden
 
 General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the systems of no problem in particular
 Kind = Literal["full", "curvature", "objective"]
+SystemBuilder = Callable[["Point", Kind], System]
 Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
 LARGE = 2000  # variables, from which a dense Hessian is the last resort
 WORTH = 32  # variables, from which it pays to look for a diagonal Hessian
@@ -44,17 +45,20 @@ def stores_hessian(batch: Batch, structure: Structure) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A batch of problems at points, with multipliers and the constraints that count as equalities there.
+class Point:
+    """A batch of problems at points, such as their solutions, with multipliers; linear systems come from here.
 
     Attributes:
         batch: the problems.
         u: the points, (batch, m).
         multipliers: stacked, following L = f - multipliers' c, (batch, k).
         active: which constraints hold with equality, (batch, k).
-        structure: what is known of the Hessian.
+        structure: what is known of the Hessian: ``auto``, ``dense``, ``diagonal``, ``sparse`` or ``matrix-free``.
         jacobian: A, if it is known already, in the form of the batch.
         hessian: H, likewise, or its diagonal if that is all of it.
+        builder: builds a structured system instead of the general ones.
+        byproduct: what the solver left for the builder, (batch, ...); most leave nothing.
+        factors: likewise, for a pass that is not itself differentiated.
     """
 
     batch: Batch
@@ -64,6 +68,9 @@ class Place:
     structure: Structure = "auto"
     jacobian: Tensor | None = None
     hessian: Tensor | None = None
+    builder: SystemBuilder | None = None
+    byproduct: Tensor | None = None
+    factors: object | None = None
 
     def rows(self) -> Tensor:  # (batch, k, m)
         """A."""
@@ -71,6 +78,8 @@ class Place:
 
     def system(self, kind: Kind = "full") -> System:
         """The linear system of a rule: ``full`` has H and A, ``curvature`` H alone, ``objective`` H_hat alone."""
+        if self.builder is not None:
+            return self.builder(self, kind)
         if kind == "full":
             return self.full()
         multipliers = None if kind == "objective" else self.multipliers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +10,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, NumericalWarning, Solver
+from declarative import ClosedForm, Solver
 from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear.contract import Pair, Solve, System, warn_of
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
@@ -242,12 +241,8 @@ class EigenSystem(ShiftedSystem):
         inverse = self.inverse()
         repeated = ((inverse == 0).sum(-2) > 1).any(-1)
         if repeated.any():
-            warnings.warn(
-                f"{int(repeated.sum())} problem(s) of the batch: an eigenvalue is repeated, and its eigenvectors are "
-                "not a function of the matrix; the directions within its eigenspace were left out of the gradient.",
-                NumericalWarning,
-                stacklevel=2,
-            )
+            why = "an eigenvalue is repeated, and its eigenvectors are not a function of the matrix"
+            warn_of(repeated, why, "the directions within its eigenspace were left out of the gradient")
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             R = _columns(r, self.X)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import NumericalWarning
 from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear.contract import Pair, Solve, System, warn_of
 from declarative.optimality import Assessment
 from declarative.structure import Kind
 
@@ -133,18 +131,16 @@ class GramSystem(System):
     def factorise(self) -> Solve:
         inverse, condition, deficient = _pseudo_inverse(_rows(self.A, self.w, self.ridge))
         poor = ~deficient & (condition > torch.finfo(condition.dtype).eps ** -0.5)
-        _warn(deficient, "A has not full rank, and the system is singular; the least-norm solution was used")
-        _warn(poor, "A is so ill-conditioned that more than half of the digits of the gradient are lost; a ridge helps")
+        if deficient.any():
+            warn_of(deficient, "A has not full rank, and the system is singular", "the least-norm solution was used")
+        if poor.any():
+            why = "A is so ill-conditioned that more than half of the digits of the gradient are lost"
+            warn_of(poor, why, "a ridge helps")
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             return times(inverse, times(inverse.mT, r)), t
 
         return solve
-
-
-def _warn(which: Tensor, why: str) -> None:
-    if which.any():
-        warnings.warn(f"{int(which.sum())} problem(s) of the batch: {why}.", NumericalWarning, stacklevel=2)
 
 
 def _origin(A: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001

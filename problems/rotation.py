@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, NumericalWarning
+from declarative import ClosedForm
 from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System, rank_tolerance
+from declarative.linear.contract import Pair, Solve, System, rank_tolerance, warn_of
 from declarative.optimality import Assessment
 from declarative.structure import Kind
 
@@ -174,12 +173,8 @@ class SylvesterSystem(System):
         off = ~torch.eye(d, dtype=torch.bool, device=values.device)  # a skew matrix has no diagonal
         singular = ((inverse == 0) & off).any(-1).any(-1)
         if singular.any():
-            warnings.warn(
-                f"{int(singular.sum())} problem(s) of the batch: the nearest rotation is not unique, and the KKT "
-                "matrix is singular; the least-norm solution was used.",
-                NumericalWarning,
-                stacklevel=2,
-            )
+            why = "the nearest rotation is not unique, and the KKT matrix is singular"
+            warn_of(singular, why, "the least-norm solution was used")
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             G, Y = self.R.mT @ r.view(self.T.shape), _mirrored(t, d)

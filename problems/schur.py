@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
-from declarative import NumericalWarning
+from declarative.linear.contract import warn_of
 
 from .systems import times
 
@@ -106,11 +104,6 @@ def _factorised(plan: Tensor, rows: Tensor, columns: Tensor, right: Tensor, warn
             inverse = torch.where(regular, inverse, 0.0)
         y[~good] = vectors @ (inverse.unsqueeze(-1) * (vectors.mT @ right[~good].unsqueeze(-1)))
         if warn:
-            warnings.warn(
-                f"{int((~good).sum())} problem(s) of the batch: the transport plan falls apart into blocks that "
-                "exchange no mass, and the system is singular; the least-norm solution was used. A smaller gamma "
-                "keeps the blocks together.",
-                NumericalWarning,
-                stacklevel=2,
-            )
+            why = "the transport plan falls apart into blocks that exchange no mass, and the system is singular"
+            warn_of(~good, why, "the least-norm solution was used. A smaller gamma keeps the blocks together")
     return y.squeeze(-1) / root

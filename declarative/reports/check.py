@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..adaptive import Adaptive
 from ..boundary import corner_hint
-from ..derivatives import Point
 from ..errors import NumericalWarning
 from ..evaluation import Evaluation
 from ..gradients import RULES, Exact
@@ -20,6 +19,7 @@ from ..linear.dense import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..solution import Solution, Status
+from ..structure import Point
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
 from ..theory.propositions import cosine, rank_of_rows, reduced_curvature

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..derivatives import Point
 from ..problem import Batch
+from ..structure import Point
 from .extensions import expected_singular, singular_worst_case
 from .propositions import (
     expected_curvature,

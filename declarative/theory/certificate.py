@@ -31,10 +31,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..derivatives import Point
 from ..linear import DiagonalHessianSystem, HessianSystem
 from ..linear.contract import rank_tolerance, times
-from ..structure import Place
+from ..structure import Point
 
 Map = Callable[[Tensor], Tensor]
 STEPS = 30  # of conjugate gradients, at most
@@ -199,7 +198,7 @@ def schur_complement(point: Point) -> SchurComplement:
     former takes about as long as the exact gradient; where A is the same in all calls, do it once (``floor_of_rows``)
     and keep it.
     """
-    jacobian = Place(point.batch, point.u, point.multipliers, point.active, jacobian=point.jacobian).rows()
+    jacobian = point.rows()
     lengths = torch.linalg.vector_norm(jacobian, dim=-1)
     weights = torch.where(point.active & (lengths > 0), 1 / lengths, 0.0)  # the units of a constraint do not matter
     rows = jacobian * weights.unsqueeze(-1)

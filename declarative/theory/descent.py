@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..derivatives import Point
 from ..evaluation import Evaluation
 from ..gradients import RULES, Rule
 from ..inputs import check_incoming
+from ..structure import Point
 from ..table import as_html, as_text
 from .assumptions import LARGE, Assumptions
 from .propositions import (
