@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .functions import UserFunction, as_written, count_weights, has_objective, nesting_of
+from .functions import UserFunction, as_written, count_weights, functions_of, has_objective, nesting_of
 from .inputs import Inputs
 from .operations import Ancestry
 from .problem import Batch, Function, Problem, flat
@@ -31,7 +31,6 @@ from .starts import Start, one_problem
 from .torchside import has_tangent, in_transform, is_mapped, versions
 from .unknowns import Nesting
 
-FUNCTIONS = ("objective", "equality", "inequality")
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 
 
@@ -51,7 +50,7 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
             requires a gradient other than through its arguments.
     """
     counts = {"equality": 0, "inequality": 0}
-    for name, function in _functions(batch.problem):
+    for name, function in functions_of(batch.problem).items():
         shape = _call(batch, name, function, u, gradients).shape[1:]
         if name == "objective" and len(shape):
             raise ValueError(
@@ -81,10 +80,6 @@ def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
             "a bound reaches a tensor that requires a gradient other than through its arguments, and that gradient "
             "would be lost: pass the tensor to the node as an input."
         )
-
-
-def _functions(problem: Problem) -> list[tuple[str, Function]]:
-    return [(name, function) for name in FUNCTIONS if (function := getattr(problem, name)) is not None]
 
 
 def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> Tensor:
@@ -156,7 +151,7 @@ def corners(batch: Batch, u: Tensor) -> list[str]:  # u: (size, *shape)
         ['abs in objective', 'amax in inequality']
     """
     found = []
-    for name, function in _functions(batch.problem):
+    for name, function in functions_of(batch.problem).items():
         value, probe = _at_probe(batch, name, function, u)
         found += [f"{corner} in {name}" for corner in Ancestry(value).corners(probe)]
     return found
@@ -202,7 +197,7 @@ def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
     of_rows = None if nesting is None else nesting.of_rows()
     try:
         with torch.no_grad():
-            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in _functions(problem)}
+            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
     except Exception:  # the functions may raise anything
         return False
     return all(value.dim() <= (name != "objective") for name, value in values.items())
@@ -226,7 +221,7 @@ def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
 
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
-    for name, function in _functions(problem):
+    for name, function in functions_of(problem).items():
         with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):

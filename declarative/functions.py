@@ -13,6 +13,8 @@ from .modules import Weights, unbound
 from .torchside import flatten_tree
 from .unknowns import Nesting, is_nested
 
+NAMES = ("objective", "equality", "inequality")
+
 
 @dataclass(frozen=True)
 class UserFunction:
@@ -75,7 +77,7 @@ class UserFunction:
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
-        if not (is_nested(value) or isinstance(value, list)):
+        if isinstance(value, Tensor) or not (is_nested(value) or isinstance(value, list)):
             self.returned.pop(shapes, None)
             return value
         now, before = Nesting.of(value, self.name), self.returned.get(shapes)
@@ -90,6 +92,11 @@ class UserFunction:
     def nesting_returned(self, shapes: Sequence[torch.Size]) -> Nesting | None:
         """How the constraints are nested for arguments of these shapes; None: they are one vector."""
         return self.returned.get(tuple(shapes))
+
+
+def functions_of(problem: Any) -> dict[str, Any]:
+    """The functions of a problem by name, those that there are."""
+    return {name: function for name in NAMES if (function := getattr(problem, name)) is not None}
 
 
 def no_objective(*arguments: Any) -> Tensor:

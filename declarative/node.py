@@ -17,7 +17,7 @@ from .boundary import refuse_batched_start
 from .derivatives import Derivatives
 from .evaluation import Evaluation
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import has_objective, nesting_of
+from .functions import functions_of, has_objective, nesting_of
 from .gradients import Rule
 from .implicit import Spec, apply
 from .inputs import check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
@@ -28,7 +28,7 @@ from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
 from .starts import Start, check_start, warm_start
-from .statement import as_solver, bind, functions_of, make_problem, nest, nest_point, outline, owners, rule_for
+from .statement import as_solver, bind, make_problem, nest, nest_point, outline, owners, rule_for
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import UserFunction, has_objective, nesting_of, no_objective
+from .functions import NAMES, UserFunction, functions_of, has_objective, nesting_of, no_objective
 from .gradients import Exact, Rule, as_rule
 from .inputs import Inputs, arrange
 from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
@@ -21,8 +21,6 @@ from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .starts import Start, find_nesting, initial_points
 from .unknowns import Nesting
-
-NAMES = ("objective", "equality", "inequality")
 
 
 def make_problem(
@@ -69,11 +67,6 @@ def make_problem(
 
 def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
     return function if function is None or isinstance(function, UserFunction) else UserFunction(name, function)
-
-
-def functions_of(problem: Problem) -> dict[str, UserFunction]:
-    """The user's functions by name."""
-    return {name: function for name in NAMES if (function := getattr(problem, name)) is not None}
 
 
 def as_solver(solver: str | Solver | Callable[..., Any] | None) -> Solver:

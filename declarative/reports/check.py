@@ -12,6 +12,7 @@ from ..adaptive import Adaptive
 from ..boundary import corner_hint
 from ..errors import NumericalWarning
 from ..evaluation import Evaluation
+from ..functions import functions_of
 from ..gradients import RULES, Exact
 from ..inputs import Inputs
 from ..linear.contract import rank_tolerance
@@ -111,8 +112,7 @@ def _callables_line(inputs: Inputs, solved: Solution) -> Line:
 def _dtype_line(found: Evaluation) -> Line:
     inputs, problem = found.inputs, found.call.plan.problem
     one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    functions = {name: getattr(problem, name) for name in ("objective", "equality", "inequality")}
-    returned = {name: f(*one, found.solution.y[0]).dtype for name, f in functions.items() if f is not None}
+    returned = {name: f(*one, found.solution.y[0]).dtype for name, f in functions_of(problem).items()}
     others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
     value = f"{inputs.dtype} in and out"
     if others:
