@@ -39,6 +39,7 @@ ROOMS = [
     "declarative.implicit",
     "declarative.evaluation",
     "declarative.theory",
+    "declarative.probes",
     "declarative.adaptive",
     "declarative.reports.structure",
     "declarative.node",

@@ -20,7 +20,8 @@ from ..node import DeclarativeNode
 from ..theory.descent import differentiated_inputs
 from ..torchside import ordinary_mode
 from .check import check
-from .compare import Difference, batch_dims, compare, gradient_floor
+from .compare import batch_dims, compare
+from .comparison import Difference, gradient_floor
 from .result import CheckResult, Grade, Line, guarded
 
 SAME = 1e-7  # two ways to the same number in double precision may differ by this much, relatively

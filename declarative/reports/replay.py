@@ -13,7 +13,7 @@ from ..solution import Status
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayGap:
     """The largest differences between recorded and called, relative to the largest entry; infinite if one failed."""
 
     solution: float
@@ -25,11 +25,11 @@ class Difference:
         return max(self.solution, self.gradient)
 
 
-def compare_replay(node: DeclarativeNode, xs: Sequence[Tensor]) -> Difference:
+def compare_replay(node: DeclarativeNode, xs: Sequence[Tensor]) -> ReplayGap:
     """Solve and differentiate with the node's own recording, perhaps an old one, and by calling its functions."""
     given = [x.detach() for x in xs]
     recorded, called = _results(node, given), _results(node.with_plan(recordings=None, sizes=None), given)
-    return Difference(_difference(recorded[:1], called[:1]), _difference(recorded[1:], called[1:]))
+    return ReplayGap(_difference(recorded[:1], called[:1]), _difference(recorded[1:], called[1:]))
 
 
 def _results(node: DeclarativeNode, xs: Sequence[Tensor]) -> list[Tensor]:

@@ -257,11 +257,7 @@ def expected_normalised(hessian_hat: Tensor, multiplier: Tensor, a: Tensor) -> T
     weights = times(vectors.mT, a).square()
     upper, lower = (weights / values).sum(-1), (weights / shifted).sum(-1)
     size = (weights / shifted.abs()).sum(-1)
-    valid = (
-        regular_spectrum(values)
-        & regular_spectrum(shifted, values)
-        & (lower.abs() > rank_tolerance(hessian_hat) * size)
-    )
+    valid = _both_regular(values, shifted) & (lower.abs() > rank_tolerance(hessian_hat) * size)
     return nan_unless(valid, (shifted / values).sum(-1) - upper / lower)
 
 
@@ -279,10 +275,11 @@ def normalised_case(hessian_hat: Tensor, multiplier: Tensor) -> Tensor:  # (...,
     """
     values = torch.linalg.eigvalsh(hessian_hat)
     shifted = values - multiplier.unsqueeze(-1)
-    signs = [
-        definite_sign(x) * (regular_spectrum(values) & regular_spectrum(shifted, values)) for x in (values, shifted)
-    ]
-    return signs[0] * signs[1]
+    return definite_sign(values) * definite_sign(shifted) * _both_regular(values, shifted)
+
+
+def _both_regular(values: Tensor, shifted: Tensor) -> Tensor:  # (..., m), (..., m) -> (...)
+    return regular_spectrum(values) & regular_spectrum(shifted, values)
 
 
 def normalised_bound(hessian_hat: Tensor, multiplier: Tensor) -> Tensor:  # (..., m, m), (...) -> (...)

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode
-from declarative.reports.compare import ComparisonReport, Difference, gradient_floor
-from problems import Layer
+from declarative.reports.comparison import ComparisonReport, Difference, gradient_floor
 
 from .cases import Case
 
@@ -152,7 +151,7 @@ def finite_differences(node: DeclarativeNode, xs: Sequence[Tensor], i: int, v: T
 def formula_gradients(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor) -> list[Tensor]:
     """Proposition 2.1 as it is printed, with all its matrices, for one problem after another."""
     leaves = [x.detach().requires_grad_() for x in xs]
-    completed = node.prepare(*leaves) if isinstance(node, Layer) else tuple(leaves)
+    completed = node.prepare(*leaves)
     d = node.derivatives(*(x.detach() for x in leaves))
     flat = []
     for k in range(len(v)):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, compare
-from declarative.reports.compare import LISTED, ComparisonReport, Difference
+from declarative.reports.comparison import LISTED, ComparisonReport, Difference
 from experiments.shared.inputs import Draw
 from problems import BallProjection, OptimalTransport, QuadraticProgram, RobustPooling, SphereProjection
 from problems.reference import DEFAULT, STATEMENTS, MissingReferenceError, Reference, Statement, load, reference

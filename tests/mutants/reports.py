@@ -94,8 +94,8 @@ THEORY = [
     ),
     Mutant(
         "declarative/theory/propositions.py",
-        "return signs[0] * signs[1]",
-        "return signs[1]",
+        "return definite_sign(values) * definite_sign(shifted)",
+        "return definite_sign(shifted)",
         "Proposition 2.6 for a negative definite Hessian",
         ("library/test_descent.py::test_cases_of_the_normalisation_constraint",),
     ),
