@@ -269,22 +269,15 @@ class DeclarativeNode(nn.Module):
 
     @_opaque
     def at(self, *xs: Tensor, start: Any = None) -> Point:
-        """The problems at their solutions: what gradient rules and reports work with; always with a batch dimension.
-
-        Args:
-            *xs: the inputs.
-            start: as in :meth:`forward`.
+        """The problems at their solutions, batch first: what gradient rules and reports work with.
 
         Example:
             >>> import torch
             >>> from declarative import DeclarativeNode
-            >>> node = DeclarativeNode(lambda x, u: (u - x).square().sum() / 2, lambda x, u: (u.square().sum() - 1) / 2,
-            ...                        solver=lambda x: torch.nn.functional.normalize(x))
-            >>> point = node.at(torch.tensor([[3.0, 4.0]]))
-            >>> point.u, point.multipliers
-            (tensor([[0.6000, 0.8000]]), tensor([[-4.0000]]))
-            >>> point.batch.constraints(point.u).abs() < 1e-6
-            tensor([[True]])
+            >>> line = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.sum(), start=2)
+            >>> point = line.at(torch.tensor([[1.0, 3.0]]))
+            >>> point.u, point.batch.constraints(point.u).abs() < 1e-6
+            (tensor([[-1.,  1.]]), tensor([[True]]))
         """
         with ordinary_mode(xs) as xs:
             return self.evaluate(xs, start).point()

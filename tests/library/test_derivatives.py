@@ -74,3 +74,49 @@ def test_inequalities_have_their_own_matrices():
     # x - y = 2 mu y, so mu = (||x|| - 1) / 2 where active
     assert relative(d.inequality_multipliers[:, 0], torch.tensor([0.0, 0.75], dtype=DOUBLE)) < 1e-10
     assert relative(d.H[1], 2.5 * torch.eye(3, dtype=DOUBLE)) < 1e-10
+
+
+# node.at: the problems at their solutions
+
+
+def test_at_is_the_problem_at_its_solution():
+    problem = case("sphere")
+    x = problem.xs(3)[0].detach()
+    point, norm = problem.node("closed form").at(x), x.norm(dim=-1)
+    assert relative(point.u, x / norm[:, None]) < 1e-12
+    assert relative(point.multipliers[:, 0], 1 - norm) < 1e-12
+    assert point.active.all()
+    v = torch.randn(3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    z, _ = point.system("full").solve(v, torch.zeros(3, 1, dtype=DOUBLE))
+    y = point.u  # H = ||x|| I and A = y': z is v / ||x|| without its part along y
+    assert relative(z, (v - (v * y).sum(-1, keepdim=True) * y) / norm[:, None]) < 1e-12
+
+
+def test_at_starts_where_it_is_told_and_is_flat_and_batched():
+    double_well = DeclarativeNode(lambda x, u: (u.square() - x).square().sum(), start=(1, 1), in_dims=None)
+    x, y = torch.tensor(4.0, dtype=DOUBLE), torch.tensor([[-1.5]], dtype=DOUBLE)
+    assert relative(double_well.at(x, start=y).u, torch.tensor([[-2.0]], dtype=DOUBLE)) < 1e-9
+    assert relative(double_well.at(x, start=-y).u, torch.tensor([[2.0]], dtype=DOUBLE)) < 1e-9
+
+
+def test_prepare_completes_inputs_for_everything_a_node_can_do():
+    class Doubled(DeclarativeNode):
+        def prepare(self, x):
+            return (2 * x,)
+
+    node = Doubled(lambda x, u: (u - x).square().sum(), start=3)
+    x = torch.tensor([[1.0, -2.0, 0.5]], dtype=DOUBLE, requires_grad=True)
+    for y in (node(x), node.solve(x).y, node.at(x).u, node.with_plan(on_failure="mask")(x)):
+        assert relative(y, 2 * x.detach()) < 1e-9
+    (grad,) = torch.autograd.grad(node(x).sum(), x)
+    assert relative(grad, torch.full_like(x, 2.0)) < 1e-9
+    assert node.structure(x).unknowns == 3
+    assert node(x.detach().to("meta")).shape == (1, 3)
+
+
+def test_a_changed_plan_leaves_the_node_as_it_was():
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), start=3)
+    masked = node.with_plan(on_failure="mask")
+    assert (node.spec.plan.on_failure, masked.spec.plan.on_failure) == ("raise", "mask")
+    assert masked.spec.plan.problem is node.spec.plan.problem
+    assert masked.gradient is node.gradient
