@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .functions import as_written, functions_of
+from .problem import Problem
 from .torchside import versions
 
 CHANGED = (
@@ -31,13 +33,14 @@ class Captured:
     versions: tuple[int, ...]
 
     @classmethod
-    def by(cls, functions: Iterable[object]) -> Captured:
-        """What these functions capture now.
+    def by(cls, problem: Problem) -> Captured:
+        """What the functions of a problem capture now.
 
         Example:
             >>> import torch
+            >>> from declarative.problem import Problem
             >>> weight = torch.ones(2)
-            >>> found = Captured.by([lambda x, u: (weight * (u - x)).sum()])
+            >>> found = Captured.by(Problem(lambda x, u: (weight * (u - x)).sum()))
             >>> found.refuse_changes()
             >>> weight.mul_(2).sum()
             tensor(4.)
@@ -45,7 +48,8 @@ class Captured:
             Traceback (most recent call last):
             RuntimeError: a tensor that the functions of a node capture was changed in place between its forward ...
         """
-        reached = (value for function in functions for value in _reached(function))
+        functions = functions_of(problem).values()
+        reached = (value for function in functions for value in _reached(as_written(function)))
         tensors = tuple(
             x for value in reached for x in _tensors(value) if x.is_floating_point() and not x.is_inference()
         )

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from .captured import Captured
 from .forward import Call, Plan, Workspace, solve
-from .functions import as_written, functions_of
 from .gradients import Rule
 from .linear import full_precision
 from .problem import flat
@@ -69,7 +68,7 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
-        ctx.captured = Captured.by(map(as_written, functions_of(ctx.call.plan.problem).values()))
+        ctx.captured = Captured.by(ctx.call.plan.problem)
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
