@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
+from ..conditions import fitted_multipliers, largest
 from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
 from ..linear.layout import NOTHING
-from ..optimality import fitted_multipliers, largest
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..conditions import largest
 from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
-from ..optimality import largest
 from ..problem import Batch
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
