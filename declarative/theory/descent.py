@@ -18,51 +18,8 @@ from ..gradients import RULES, Rule
 from ..inputs import check_incoming
 from ..structure import Point
 from ..table import as_html, as_text
-from .assumptions import LARGE, Assumptions
-from .propositions import (
-    cosine,
-    descends,
-    descent_value,
-    expected_curvature,
-    expected_identity,
-    expected_linear,
-    expected_normalised,
-    expected_quadratic,
-    normalised_bound,
-    normalised_case,
-    projection_spectrum,
-    reduced_curvature,
-    sharp_upper_bound,
-    symmetric_product,
-    worst_case,
-    worst_case_bounds,
-)
-
-__all__ = [
-    "LARGE",
-    "DescentReport",
-    "RuleReport",
-    "analyse",
-    "analyse_call",
-    "cosine",
-    "descends",
-    "descent_value",
-    "differentiated_inputs",
-    "expected_curvature",
-    "expected_identity",
-    "expected_linear",
-    "expected_normalised",
-    "expected_quadratic",
-    "normalised_bound",
-    "normalised_case",
-    "projection_spectrum",
-    "pull_each",
-    "reduced_curvature",
-    "sharp_upper_bound",
-    "symmetric_product",
-    "worst_case",
-    "worst_case_bounds",
-]
+from .assumptions import Assumptions
+from .propositions import cosine, descends
 
 APPROXIMATE = ("unconstrained", "curvature", "identity")
 EXACT = 0.9999  # a rule whose cosine is above this on every problem is called exact here

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, DeclarativeNode, Derivatives
-from declarative.theory.descent import (
+from declarative.theory.propositions import (
     expected_curvature,
     expected_linear,
     expected_normalised,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning, check
-from declarative.theory import descent
+from declarative.theory import descent, propositions
 from problems import Eigenvectors, OptimalTransport, SphereProjection
 from tests.support.helpers import DOUBLE, Case, case, cases, gradients
 
@@ -42,7 +42,7 @@ def sample_mean(matrix: Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("m", [2, 3, 7])
 def test_lemma_1_eigenvalues_and_eigenvectors_of_a_symmetric_product(m: int) -> None:
     a, b = torch.randn(2, 20, m, dtype=DOUBLE)
-    values, vectors = descent.symmetric_product(a, b)
+    values, vectors = propositions.symmetric_product(a, b)
     matrix = a.unsqueeze(-1) * b.unsqueeze(-2) + b.unsqueeze(-1) * a.unsqueeze(-2)
     truth = torch.linalg.eigvalsh(matrix)
     torch.testing.assert_close(values, truth[:, [0, -1]])
@@ -52,7 +52,7 @@ def test_lemma_1_eigenvalues_and_eigenvectors_of_a_symmetric_product(m: int) -> 
 
 def test_lemma_1_parallel_vectors_have_one_eigenvector() -> None:
     a = torch.tensor([1.0, 2.0, 2.0], dtype=DOUBLE)
-    values, vectors = descent.symmetric_product(a, 2 * a)
+    values, vectors = propositions.symmetric_product(a, 2 * a)
     torch.testing.assert_close(values, torch.tensor([0.0, 36.0], dtype=DOUBLE))
     assert vectors[:, 0].isnan().all()
     torch.testing.assert_close(vectors[:, 1], a / 3)
@@ -61,7 +61,7 @@ def test_lemma_1_parallel_vectors_have_one_eigenvector() -> None:
 @pytest.mark.parametrize("m", [2, 3, 7])
 def test_lemma_2_spectrum_of_a_projection(m: int) -> None:
     a, b = torch.randn(2, 20, m, dtype=DOUBLE)
-    low, high = descent.projection_spectrum(a, b)
+    low, high = propositions.projection_spectrum(a, b)
     matrix = a.unsqueeze(-1) * b.unsqueeze(-2) / (a * b).sum(-1)[:, None, None]
     truth = torch.linalg.eigvalsh(0.5 * (matrix + matrix.mT))
     torch.testing.assert_close(torch.stack([low, high], -1), truth[:, [0, -1]])
@@ -71,7 +71,7 @@ def test_lemma_2_spectrum_of_a_projection(m: int) -> None:
 
 def test_lemma_3_no_direction_exceeds_the_maximum_and_one_attains_it() -> None:
     a, b = torch.randn(2, 3, dtype=DOUBLE)
-    high = descent.projection_spectrum(a, b)[1]
+    high = propositions.projection_spectrum(a, b)[1]
     x = torch.nn.functional.normalize(torch.randn(SAMPLES, 3, dtype=DOUBLE))
     values = (x @ a) * (x @ b) / (a @ b)
     assert values.max() <= high
@@ -79,7 +79,7 @@ def test_lemma_3_no_direction_exceeds_the_maximum_and_one_attains_it() -> None:
 
 
 def test_lemma_2_does_not_apply_to_orthogonal_vectors() -> None:
-    low, high = descent.projection_spectrum(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    low, high = propositions.projection_spectrum(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
     assert low.isnan()
     assert high.isnan()
 
@@ -89,7 +89,7 @@ def test_lemma_4_expected_quadratic() -> None:
     mean = torch.randn(4, dtype=DOUBLE)
     x = torch.randn(SAMPLES, 4, dtype=DOUBLE) @ root.mT + mean
     values = ((x @ matrix.mT) * x).sum(-1)
-    predicted = descent.expected_quadratic(matrix, root @ root.mT, mean)
+    predicted = propositions.expected_quadratic(matrix, root @ root.mT, mean)
     assert abs(values.mean() - predicted) < 5 * values.std() / SAMPLES**0.5
 
 
@@ -101,26 +101,26 @@ def test_worst_case_is_the_largest_eigenvalue(p: int) -> None:
     hessian, rows = symmetric(5, 0.1, 10, batch=30), torch.randn(30, p, 5, dtype=DOUBLE)
     matrix = projector(hessian, rows)
     truth = torch.linalg.eigvalsh(0.5 * (matrix + matrix.mT))[:, -1]
-    torch.testing.assert_close(descent.worst_case(hessian, rows), truth)
+    torch.testing.assert_close(propositions.worst_case(hessian, rows), truth)
 
 
 def test_worst_case_of_one_constraint_is_the_papers_formula() -> None:
     hessian, a = symmetric(4, 0.1, 10), torch.randn(1, 4, dtype=DOUBLE)
     solved = torch.linalg.solve(hessian, a)
     formula = 0.5 + a.norm() * solved.norm() / (2 * (a * solved).sum().abs())
-    torch.testing.assert_close(descent.worst_case(hessian, a.unsqueeze(-2)).squeeze(), formula)
+    torch.testing.assert_close(propositions.worst_case(hessian, a.unsqueeze(-2)).squeeze(), formula)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("condition", [1.0, 10.0, 1e4])
 def test_worst_case_lies_within_its_bounds(sign: float, condition: float) -> None:
     hessian = sign * symmetric(4, 1, condition, batch=500)
-    worst = descent.worst_case(hessian, torch.randn(500, 1, 4, dtype=DOUBLE))
-    lower, upper = descent.worst_case_bounds(hessian)
+    worst = propositions.worst_case(hessian, torch.randn(500, 1, 4, dtype=DOUBLE))
+    lower, upper = propositions.worst_case_bounds(hessian)
     torch.testing.assert_close(upper, torch.full_like(upper, (1 + condition) / 2), rtol=1e-9, atol=0)
     assert (worst >= lower - 1e-12).all()
-    assert (worst <= descent.sharp_upper_bound(hessian) + 1e-9).all()
-    assert (descent.sharp_upper_bound(hessian) <= upper + 1e-9).all()
+    assert (worst <= propositions.sharp_upper_bound(hessian) + 1e-9).all()
+    assert (propositions.sharp_upper_bound(hessian) <= upper + 1e-9).all()
 
 
 def test_sharp_bound_is_attained() -> None:
@@ -128,16 +128,16 @@ def test_sharp_bound_is_attained() -> None:
     condition = 50.0
     hessian = torch.diag(torch.tensor([1.0, 7.0, condition], dtype=DOUBLE))
     a = torch.tensor([[1.0, 0.0, condition**0.5]], dtype=DOUBLE)
-    torch.testing.assert_close(descent.worst_case(hessian, a), descent.sharp_upper_bound(hessian))
+    torch.testing.assert_close(propositions.worst_case(hessian, a), propositions.sharp_upper_bound(hessian))
 
 
 def test_upper_bound_fails_for_indefinite_hessians() -> None:
     """Where the paper's statement asks too little: the bound does not apply, and would be wrong."""
     hessian = torch.diag(torch.tensor([1.0, -1.0], dtype=DOUBLE))
-    worst = descent.worst_case(hessian, torch.tensor([[1.0, 0.9]], dtype=DOUBLE))
+    worst = propositions.worst_case(hessian, torch.tensor([[1.0, 0.9]], dtype=DOUBLE))
     assert worst > 4 * (1 + 1) / 2  # cond(H) = 1
-    assert descent.worst_case_bounds(hessian)[1].isnan()
-    assert descent.sharp_upper_bound(hessian).isnan()
+    assert propositions.worst_case_bounds(hessian)[1].isnan()
+    assert propositions.sharp_upper_bound(hessian).isnan()
 
 
 # Propositions 2.3 and 2.4, and the extension.
@@ -151,7 +151,7 @@ def test_expectation_with_constraints_in_both_hessians_is_m_minus_p(m: int, p: i
         hessian = hessian - 0.7 * torch.eye(m, dtype=DOUBLE)
     rows = torch.randn(p, m, dtype=DOUBLE)
     mean, error = sample_mean(torch.eye(m, dtype=DOUBLE) - projector(hessian, rows))
-    for expected in (descent.expected_linear, descent.expected_curvature):
+    for expected in (propositions.expected_linear, propositions.expected_curvature):
         assert expected(hessian, rows).item() == m - p
         assert abs(mean - (m - p)) <= error + 1e-9
 
@@ -160,23 +160,23 @@ def test_redundant_constraints_count_once() -> None:
     rows = torch.randn(2, 6, dtype=DOUBLE)
     redundant = torch.cat([rows, rows.sum(0, keepdim=True), torch.zeros(1, 6, dtype=DOUBLE)])
     hessian = symmetric(6, 0.5, 2)[0]
-    assert descent.expected_linear(hessian, redundant).item() == 4
-    torch.testing.assert_close(descent.worst_case(hessian, redundant), descent.worst_case(hessian, rows))
+    assert propositions.expected_linear(hessian, redundant).item() == 4
+    torch.testing.assert_close(propositions.worst_case(hessian, redundant), propositions.worst_case(hessian, rows))
 
 
 def test_expectation_does_not_apply_to_singular_matrices() -> None:
     hessian = torch.diag(torch.tensor([1.0, 2.0, 0.0], dtype=DOUBLE))
     rows = torch.tensor([[0.0, 0.0, 1.0]], dtype=DOUBLE)
-    for function in (descent.expected_linear, descent.expected_curvature, descent.expected_identity):
+    for function in (propositions.expected_linear, propositions.expected_curvature, propositions.expected_identity):
         assert function(hessian, rows).isnan()
     indefinite = torch.diag(torch.tensor([1.0, -1.0], dtype=DOUBLE))  # a'H^-1 a = 0
-    assert descent.expected_linear(indefinite, torch.ones(1, 2, dtype=DOUBLE)).isnan()
+    assert propositions.expected_linear(indefinite, torch.ones(1, 2, dtype=DOUBLE)).isnan()
 
 
 def test_expectation_of_the_identity_rule() -> None:
     hessian, rows = symmetric(5, 0.2, 5)[0], torch.randn(2, 5, dtype=DOUBLE)
     mean, error = sample_mean((torch.eye(5, dtype=DOUBLE) - projector(hessian, rows)) @ hessian)
-    assert abs(mean - descent.expected_identity(hessian, rows)) < error
+    assert abs(mean - propositions.expected_identity(hessian, rows)) < error
 
 
 # Propositions 2.5 and 2.6.
@@ -189,7 +189,7 @@ def test_expectation_of_the_normalisation_constraint(multiplier: float) -> None:
     inverse, inverse_hat = torch.linalg.inv(hessian), torch.linalg.inv(hessian_hat)
     matrix = inverse_hat @ hessian - torch.outer(y, inverse_hat @ y) / (y @ inverse @ y)
     mean, error = sample_mean(matrix)
-    assert abs(mean - descent.expected_normalised(hessian_hat, torch.tensor(multiplier, dtype=DOUBLE), y)) < error
+    assert abs(mean - propositions.expected_normalised(hessian_hat, torch.tensor(multiplier, dtype=DOUBLE), y)) < error
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -198,9 +198,9 @@ def test_cases_of_the_normalisation_constraint(sign: float) -> None:
     hessian_hat, y = sign * symmetric(5, 1, 10, batch=200), torch.randn(200, 5, dtype=DOUBLE)
     for multiplier, expected in ((-4.0, 1), (0.9, 1), (3.0, 0), (10.5, -1), (60.0, -1)):
         shift = torch.full((200,), sign * multiplier, dtype=DOUBLE)
-        expectation = descent.expected_normalised(hessian_hat, shift, y)
-        bound = descent.normalised_bound(hessian_hat, shift)
-        assert (descent.normalised_case(hessian_hat, shift) == expected).all()
+        expectation = propositions.expected_normalised(hessian_hat, shift, y)
+        bound = propositions.normalised_bound(hessian_hat, shift)
+        assert (propositions.normalised_case(hessian_hat, shift) == expected).all()
         if expected == 1:
             assert (expectation >= bound).all()
             assert (bound >= 0).all()
@@ -216,15 +216,15 @@ def test_bound_of_the_normalisation_constraint_is_attained() -> None:
     for multiplier, axis in ((-1.0, 0), (0.5, 2), (6.0, 0)):
         shift, y = torch.tensor(multiplier, dtype=DOUBLE), torch.eye(3, dtype=DOUBLE)[axis]
         torch.testing.assert_close(
-            descent.expected_normalised(hessian_hat, shift, y), descent.normalised_bound(hessian_hat, shift)
+            propositions.expected_normalised(hessian_hat, shift, y), propositions.normalised_bound(hessian_hat, shift)
         )
 
 
 def test_normalisation_does_not_apply_at_an_eigenvalue() -> None:
     hessian_hat = torch.diag(torch.tensor([1.0, 2.0], dtype=DOUBLE))
     shift, y = torch.tensor(2.0, dtype=DOUBLE), torch.ones(2, dtype=DOUBLE)
-    assert descent.expected_normalised(hessian_hat, shift, y).isnan()
-    assert descent.normalised_case(hessian_hat, shift) == 0
+    assert propositions.expected_normalised(hessian_hat, shift, y).isnan()
+    assert propositions.normalised_case(hessian_hat, shift) == 0
 
 
 # Equation (2), and the reduced Hessian.
@@ -237,7 +237,7 @@ def test_descent_value_is_the_product_of_the_nodes_gradients() -> None:
     d = node.derivatives(x)
     for rule, hessian_hat in (("unconstrained", d.H_hat), ("curvature", d.H)):
         g, g_hat = (gradients(node.with_gradient(name)(x), (x,), v)[0] for name in ("exact", rule))
-        torch.testing.assert_close(descent.descent_value(d.H, hessian_hat, d.A, v), (g * g_hat).sum(-1))
+        torch.testing.assert_close(propositions.descent_value(d.H, hessian_hat, d.A, v), (g * g_hat).sum(-1))
 
 
 def test_reduced_curvature_is_that_of_a_null_space_basis() -> None:
@@ -245,8 +245,8 @@ def test_reduced_curvature_is_that_of_a_null_space_basis() -> None:
     rows = torch.randn(2, 5, dtype=DOUBLE)
     basis = torch.linalg.svd(rows).Vh[2:].mT
     truth = torch.linalg.eigvalsh(basis.mT @ hessian @ basis)[0]
-    torch.testing.assert_close(descent.reduced_curvature(hessian, rows), truth)
-    assert descent.reduced_curvature(hessian, torch.randn(5, 5, dtype=DOUBLE)).isinf()
+    torch.testing.assert_close(propositions.reduced_curvature(hessian, rows), truth)
+    assert propositions.reduced_curvature(hessian, torch.randn(5, 5, dtype=DOUBLE)).isinf()
 
 
 # The report.
@@ -506,4 +506,4 @@ def test_descent_value_is_the_papers_formula() -> None:
     inverse = torch.linalg.inv(hessian)
     along = inverse - inverse @ rows.mT @ torch.linalg.inv(rows @ inverse @ rows.mT) @ rows @ inverse
     truth = (v.mT @ along @ torch.linalg.inv(hessian_hat) @ v).flatten()
-    torch.testing.assert_close(descent.descent_value(hessian, hessian_hat, rows, v.squeeze(-1)), truth)
+    torch.testing.assert_close(propositions.descent_value(hessian, hessian_hat, rows, v.squeeze(-1)), truth)

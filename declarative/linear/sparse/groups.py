@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..machine import Floats
 from .elimination import factorise, load
-from .lanes import Factor, Floats, Plan, Rows, Work
+from .lanes import Factor, Plan, Rows, Work
 from .substitution import load_right, solve, store
 from .symbolic import Symbolic
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..contract import Pair, or_one
 from ..directions import irregular
-from ..layout import KktSolution, Layout, Product, products
+from ..layout import ActiveSolution, KktSolution, Layout, Product, products
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
-from .kkt import SparseKKT
+from .kkt import LOST, SparseKKT
 from .pattern import Pattern
 from .system import SparseSystem
 
@@ -132,6 +132,13 @@ class SparseLayout(Layout):
         x, convex, error = self._solve(hessian, jacobian, primal, dual, *right)
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
         return KktSolution(z, s, convex, error <= SOLVED, convex.to(z.dtype))
+
+    def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
+        mask = active.to(hessian.dtype)
+        rows, none = self.jacobian.scale_rows(jacobian, mask), torch.zeros_like(right[0])
+        x, convex, error = self._solve(hessian, rows, none, 1 - mask, right[0], right[1] * mask)
+        z, s = x.split([self.kkt.m, self.kkt.k], 1)
+        return ActiveSolution(z, s * mask, convex & (error <= LOST))
 
     def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import Factor, Floats, Indices, Plan, Rows, compiled
+from ..machine import Floats, compiled
+from .lanes import Factor, Indices, Plan, Rows
 from .pivots import CORRECTIONS, GOAL, SMALLEST
 
 
