@@ -20,6 +20,8 @@ ROOMS = [
     "declarative.expansion",
     "declarative.problem",
     "declarative.structure",
+    "declarative.conditions",
+    "declarative.minimum",
     "declarative.optimality",
     "declarative.solution",
     "declarative.operations",
@@ -134,6 +136,7 @@ def foreign(source: str) -> list[str]:
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
+    own |= {"_fields", "_replace"}  # of named tuples, and documented
     private = {name for name in used.values() if name.startswith("_") and not name.endswith("_")}
     return [text for text, name in used.items() if name in private - own]
 

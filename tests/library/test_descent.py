@@ -10,6 +10,7 @@ from torch import Tensor
 
 from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning, check
 from declarative.theory import descent, propositions
+from declarative.theory.assumptions import LARGE
 from problems import Eigenvectors, OptimalTransport, SphereProjection
 from tests.support.helpers import DOUBLE, Case, case, cases, gradients
 
@@ -439,7 +440,7 @@ def test_unbatched_and_large_problems() -> None:
         in_dims=None,
     )
     assert node.descent(torch.randn(3), torch.randn(3))["unconstrained"].expectation.tolist() == [2.0]
-    report = node.descent(torch.randn(descent.LARGE + 1), torch.randn(descent.LARGE + 1))
+    report = node.descent(torch.randn(LARGE + 1), torch.randn(LARGE + 1))
     assert report["unconstrained"].expectation.isnan().all()
     assert "not computed for more than" in report["unconstrained"].theory
 
