@@ -140,7 +140,7 @@ def _each(function: Any, parts: Any) -> list[Any]:
 
 
 def _array(x: Tensor) -> Any:
-    return x.contiguous().numpy()
+    return x.contiguous().numpy(force=True)  # also of what torch knows to be zero
 
 
 def _tensor(x: Any) -> Tensor:
