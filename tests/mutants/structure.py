@@ -45,8 +45,8 @@ BOUNDS = [
 SPARSE = [
     Mutant(
         "declarative/linear/sparse/entries.py",
-        "return self.multiply(values, vectors).index_add(1, columns, above)",
-        "return self.multiply(values, vectors)",
+        "return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found",
+        "return found",
         "a symmetric matrix is multiplied by its lower triangle alone",
         ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
     ),

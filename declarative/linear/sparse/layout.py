@@ -74,6 +74,8 @@ class SparseLayout(Layout):
 
     def __post_init__(self) -> None:
         _analyses[self.number] = self.kkt
+        self.hessian.prepare()
+        self.jacobian.prepare()
 
     @property
     def pattern(self) -> Pattern:
