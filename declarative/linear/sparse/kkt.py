@@ -219,8 +219,7 @@ class Factorisation:
         Then H is positive definite along the constraints: a step with it goes to a minimum. If the corrections of a
         solution converge in spite of replaced pivots, the same is true of the matrix itself.
         """
-        above, _, replaced, _ = self._counts.unbind(-1)
-        return above + replaced == self.kkt.m
+        return self._counts[:, 0] + self._counts[:, 2] == self.kkt.m  # above zero, and replaced by what is
 
     @cached_property
     def _counts(self) -> Tensor:
