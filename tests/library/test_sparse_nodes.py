@@ -193,10 +193,15 @@ def test_copies_and_pickles_find_their_own_pattern():
     assert pickle.loads(pickle.dumps(DeclarativeNode(banded, start=M, structure="sparse")))(inputs()).shape == (3, M)
 
 
-def test_a_pattern_that_does_not_hold_any_more_is_told_and_left():
+@pytest.mark.parametrize("record", [False, True])
+def test_a_pattern_that_does_not_hold_any_more_is_told_and_left(record):
     weight = torch.zeros(M, M, dtype=DOUBLE)
     node = DeclarativeNode(
-        lambda x, u: (u - x).square().sum() + (u @ weight @ u), start=M, structure="sparse", solver="newton"
+        lambda x, u: (u - x).square().sum() + (u @ weight @ u),
+        start=M,
+        structure="sparse",
+        solver="newton",
+        record=record,
     )
     x = inputs()
     assert relative(node(x), x) < 1e-12
