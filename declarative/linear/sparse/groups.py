@@ -37,7 +37,7 @@ class Groups:
 
     def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
         """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
-        size, count = right.shape[1:]
+        size = right.shape[1]
         groups, _, lanes = self.entries.shape
         buffer = self.memory.take(5 * size * lanes)
         rows = Rows(*buffer[: 5 * size * lanes].reshape(5, size, lanes))
