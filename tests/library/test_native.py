@@ -34,7 +34,10 @@ PROBLEMS = {
         "bounds": (0.0, 0.4),
     },
     "not convex": {"objective": lambda x, u: (u * x).sin().sum() + u.square().sum() / 10, "bounds": (-3.0, 3.0)},
-    "undefined in places": {"objective": lambda x, u: (u - u.log()).sum() + x @ u, "equality": lambda x, u: u.sum() - 2},
+    "undefined in places": {
+        "objective": lambda x, u: (u - u.log()).sum() + x @ u,
+        "equality": lambda x, u: u.sum() - 2,
+    },
 }
 
 
