@@ -15,7 +15,7 @@ M = 6
 SIDE = torch.randn(4, M, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
 
 
-def start(x):
+def start(_):
     return torch.ones(M, dtype=DOUBLE) / 2
 
 
@@ -25,18 +25,18 @@ def bowl(x, u):
 
 PROBLEMS = {
     "free": {"objective": bowl},
-    "equalities": {"objective": bowl, "equality": lambda x, u: torch.stack([u.square().sum() - 1, u[0] - u[1]])},
-    "inequalities": {"objective": bowl, "inequality": lambda x, u: SIDE @ u - 0.3},
+    "equalities": {"objective": bowl, "equality": lambda _, u: torch.stack([u.square().sum() - 1, u[0] - u[1]])},
+    "inequalities": {"objective": bowl, "inequality": lambda _, u: SIDE @ u - 0.3},
     "both, and bounds": {
         "objective": bowl,
-        "equality": lambda x, u: u.sum() - 1,
-        "inequality": lambda x, u: SIDE @ u - 0.6,
+        "equality": lambda _, u: u.sum() - 1,
+        "inequality": lambda _, u: SIDE @ u - 0.6,
         "bounds": (0.0, 0.4),
     },
     "not convex": {"objective": lambda x, u: (u * x).sin().sum() + u.square().sum() / 10, "bounds": (-3.0, 3.0)},
     "undefined in places": {
         "objective": lambda x, u: (u - u.log()).sum() + x @ u,
-        "equality": lambda x, u: u.sum() - 2,
+        "equality": lambda _, u: u.sum() - 2,
     },
 }
 
@@ -75,7 +75,7 @@ def compared(monkeypatch):
             for part, x in mine.tensors().items():
                 rows = clear if part in ("filter", "stored") else slice(None)
                 assert close(x[rows], getattr(theirs, part)[rows]), part
-        agree = torch.from_numpy(flags).T == wanted
+        agree = wanted == torch.from_numpy(flags).T
         agree[:, 2] |= ~clear
         agree[:, 3] |= ~wanted[:, 1]  # where there is no factor, nothing is left of any pivot
         assert bool(agree.all())
@@ -104,7 +104,7 @@ def test_every_iteration_towards_a_barrier_is_that_of_torch(compared):
 def test_without_the_kernels_solutions_are_the_same(monkeypatch, name, record):
     x = inputs()
     ours = node_of(name, record=record).solve(x)
-    monkeypatch.setattr(newton, "usable", lambda u: False)
+    monkeypatch.setattr(newton, "usable", lambda _: False)
     theirs = node_of(name, record=record).solve(x)
     assert torch.equal(ours.converged, theirs.converged)
     assert torch.allclose(ours.y[ours.converged], theirs.y[ours.converged], rtol=1e-9, atol=1e-10)
@@ -120,7 +120,7 @@ def test_a_large_dense_problem_is_factored_by_the_library_itself(monkeypatch):
 
 def test_functions_that_return_their_argument_are_not_overwritten():
     x = inputs().abs() + 0.1
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), inequality=lambda x, u: u, start=start, solver=Newton())
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), inequality=lambda _, u: u, start=start, solver=Newton())
     assert torch.allclose(node(-x), -x)
 
 
