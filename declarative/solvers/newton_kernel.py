@@ -335,30 +335,28 @@ def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed:
 
 
 @compiled
-def _curvature(places: Places, here: Here, n: int, a: int) -> float:
-    """An entry of the diagonal of H."""
-    e = places.diagonal[a]
-    entry: float = here.hessian[n, e] if e >= 0 else 0.0
-    return entry
+def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
+    """The diagonal of H."""
+    for a in range(len(bend)):
+        e = places.diagonal[a]
+        bend[a] = hessian[e] if e >= 0 else 0.0
 
 
 @compiled
-def _set_up(
-    places: Places, here: Here, n: int, barrier: float, steepest: float, residual: Floats, equations: Equations
-) -> None:
-    """The system of the step."""
-    s, y = here.s[n], here.y[n]
-    p, bend = len(y) - len(s), 0.0
-    for a in range(here.u.shape[1]):
-        bend = larger(bend, abs(_curvature(places, here, n, a)))
-    least = larger(larger(1e-6 * bend, 1e-3 * steepest), 1e-8)
-    for a in range(here.u.shape[1]):
-        equations.primal[n, a] = here.shift[n] * larger(abs(_curvature(places, here, n, a)), least)
+def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, residual: Floats, to: Equations) -> None:
+    """The system of the step, but for the slope."""
+    s, y, primal, dual, t, shift = here.s[n], here.y[n], to.primal[n], to.dual[n], to.t[n], here.shift[n]
+    p, largest = len(y) - len(s), 0.0
+    for a in range(len(bend)):
+        largest = larger(largest, abs(bend[a]))
+    least = larger(larger(1e-6 * largest, 1e-3 * steepest), 1e-8)
+    for a in range(len(bend)):
+        primal[a] = shift * larger(abs(bend[a]), least)
     for i in range(p):
-        equations.dual[n, i], equations.t[n, i] = 0.0, -residual[i]
+        dual[i], t[i] = 0.0, -residual[i]
     for i in range(p, len(y)):
-        equations.dual[n, i] = s[i - p] / y[i]
-        equations.t[n, i] = s[i - p] - residual[i] - barrier / y[i]
+        dual[i] = s[i - p] / y[i]
+        t[i] = s[i - p] - residual[i] - barrier / y[i]
 
 
 @compiled
@@ -373,27 +371,26 @@ def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
 def prepare(places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations) -> None:
     """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
     m, k = here.u.shape[1], here.y.shape[1]
-    slope, force, residual, terms = np.empty(m), np.empty(m), np.empty(k), np.empty(k)
+    slope, force, bend, residual, terms = np.empty(m), np.empty(m), np.empty(m), np.empty(k), np.empty(k)
     for n in range(len(here.u)):
         found = _measured(places, here, n, slope, force, residual, terms)
         barrier = _lower_barrier(here, n, found, limits, changed)
-        _set_up(places, here, n, barrier, found.steepest, residual, equations)
+        _diagonal(places, here.hessian[n], bend)
+        _set_up(here, n, barrier, found.steepest, bend, residual, equations)
         for a in range(m):
             equations.r[n, a] = -slope[a]
         equations.settled[n] = _is_settled(here, n, found, limits)
 
 
 @compiled
-def _nearness(places: Places, here: Here, n: int, z: Floats) -> float:
+def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Floats) -> float:
     """The length of the step relative to u, the largest over its entries."""
     energy, longest = 0.0, 0.0
     for a in range(len(z)):
-        size = abs(here.u[n, a])
-        energy += (abs(here.gradient[n, a]) + abs(_curvature(places, here, n, a)) * size) * size
+        energy += (abs(gradient[a]) + abs(bend[a]) * abs(u[a])) * abs(u[a])
     for a in range(len(z)):
-        curve = _curvature(places, here, n, a)
-        reach = math.sqrt(energy / curve) if curve > 0 else 0.0
-        size = abs(here.u[n, a]) + 1e-3 * (abs(here.u[n, a] - here.start[n, a]) + reach)
+        reach = math.sqrt(energy / bend[a]) if bend[a] > 0 else 0.0
+        size = abs(u[a]) + 1e-3 * (abs(u[a] - start[a]) + reach)
         longest = larger(longest, abs(z[a]) / (size if 0 < size < np.inf else 1.0))
     return longest
 
@@ -403,7 +400,7 @@ def move(
     places: Places, here: Here, limits: Limits, barriers: Floats, equations: Equations, step: Step, trial: Trial
 ) -> None:
     """As far along the step as slacks and multipliers stay positive."""
-    p, k = here.y.shape[1] - here.s.shape[1], here.y.shape[1]
+    p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], np.empty(here.u.shape[1])
     for n in range(len(here.u)):
         s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
         fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
@@ -424,7 +421,9 @@ def move(
             along += here.gradient[n, a] * z[a]
             trial.u[n, a] = here.u[n, a] + length * z[a]
         trial.length[n], trial.slope[n] = length, along
-        trial.solved[n] = equations.settled[n] and _nearness(places, here, n, z) <= limits.near
+        _diagonal(places, here.hessian[n], bend)
+        nearness = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z)
+        trial.solved[n] = equations.settled[n] and nearness <= limits.near
 
 
 @compiled
