@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..linear import DenseLayout
+from ..linear import DenseLayout, Layout
 from ..linear.machine import INSTALLED
+from ..linear.sparse import SparseLayout
 from ..problem import Batch
 from .newton_step import Model, Scales, State
 
 if TYPE_CHECKING:
-    from .newton_kernel import Changed, There, Trial
+    from .newton_kernel import Changed, Equations, Places, Step, There, Trial
 
-LARGEST = 64  # unknowns: beyond that, the library's own factorisations are faster
+LARGEST = 64  # unknowns of dense problems: beyond that, the library's own factorisations are faster
+FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
 OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")
 OF_SCALES = ("start", "objective", "rows")
 CHANGED = ("barrier", "filter", "stored")
 
 
-def usable(batch: Batch, u: Tensor) -> bool:
-    """Whether there are kernels for these problems: small, dense, in double precision, on the CPU."""
-    small = isinstance(batch.layout, DenseLayout) and batch.m <= LARGEST
-    return INSTALLED and small and u.dtype == torch.float64 and u.device.type == "cpu"
+def usable(u: Tensor) -> bool:
+    """Whether there are kernels for these problems: in double precision, on the CPU."""
+    return INSTALLED and u.dtype == torch.float64 and u.device.type == "cpu"
 
 
 class Native:
@@ -37,8 +39,11 @@ class Native:
         from .newton_kernel import Changed, Here
 
         self.batch, self.state, self.layout = batch, state, model.layout
+        self.shapes = (model.jacobian.shape, model.hessian.shape)
+        self.places = _places(model.layout, batch.m, batch.k)
         groups = ((model, OF_MODEL), (state, OF_STATE), (scales, OF_SCALES))
-        self.here = Here(*(_array(getattr(part, name)) for part, names in groups for name in names))
+        arrays = [_array(getattr(part, name)) for part, names in groups for name in names]
+        self.here = Here(*arrays[:3], *(x.reshape(len(x), -1) for x in arrays[3:5]), *arrays[5:])
         self.before = Changed(*(_array(getattr(state, name)) for name in CHANGED))
         self.changed: Changed = self.before
         self.trial: Trial | None = None
@@ -46,21 +51,43 @@ class Native:
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
-        from .newton_kernel import Changed, Found, Limits, There, Trial, ahead, judge
+        from .newton_kernel import Changed, Equations, Found, Limits, There, Trial, judge, move, prepare
 
-        here, count = self.here, len(self.here.u)
-        flags = np.empty((4, count), dtype=bool)
+        here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
+        flags = np.empty((5, count), dtype=bool)
         changed = Changed(*_each(np.copy, self.before))
-        places = _each(np.empty_like, (here.u, here.s, here.y, here.y))
-        trial = Trial(*[*places, *np.empty((2, count)), flags[0], flags[1], flags[3]])
-        ahead(here, Limits(*limits), changed, trial)
+        equations = Equations(*[*_each(np.empty_like, (here.u, here.y, here.u, here.y)), flags[4]])
+        prepare(places, here, within, changed, equations)
+        step = self._solved(equations)
+        parts = _each(np.empty_like, (here.u, here.s, here.y, here.y))
+        trial = Trial(*[*parts, *np.empty((2, count)), flags[0]])
+        move(places, here, within, changed.barrier, equations, step, trial)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
-        parts = (found.objective, found.gradient, found.values, found.jacobian, found.curvature)
+        parts = _each(_array, (found.objective, found.gradient, found.values))
+        parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
         after = (*here[:5], changed.filter, changed.stored, here.shift)
         there = There(*[*_each(np.empty_like, after), flags[2]])
-        judge(here, Found(*_each(_array, parts)), changed, trial, there)
+        judge(places, here, Found(*parts), changed, trial, there)
         self.changed, self.trial, self.there = changed, trial, there
-        return flags
+        flags[1], flags[3] = step.good, ~(step.room > FAINT)
+        return flags[:4]
+
+    def _solved(self, equations: Equations) -> Step:
+        from .newton_kernel import Step, solve_dense
+
+        here = self.here
+        if isinstance(self.layout, DenseLayout) and here.u.shape[1] <= LARGEST:
+            step = Step(
+                np.empty_like(here.u), np.empty_like(here.y), np.empty(len(here.u), bool), np.empty(len(here.u))
+            )
+            solve_dense(here, equations, step)
+            return step
+        primal, dual, r, t, _ = _each(_tensor, equations)
+        jacobian, hessian = (_tensor(x).view(shape) for x, shape in zip(here[3:5], self.shapes, strict=True))
+        p = here.y.shape[1] - here.s.shape[1]
+        found = self.layout.solve_kkt(hessian, jacobian, primal, dual, p, (r, t), _tensor(here.weight))
+        good = found.convex & found.independent
+        return Step(*_each(_array, (found.z, found.s, good, found.room)))
 
     def go_on(self) -> None:
         """From the trial points."""
@@ -91,7 +118,21 @@ class Native:
 
     def _model(self, values: Any, points: dict[str, Tensor]) -> Model:
         parts: dict[str, Any] = dict(zip(OF_MODEL, _each(_tensor, values), strict=True))
+        for name, shape in zip(OF_MODEL[3:], self.shapes, strict=True):
+            parts[name] = parts[name].view(shape)
         return Model(**parts, **points, layout=self.layout)
+
+
+@lru_cache(64)
+def _places(layout: Layout, m: int, k: int) -> Places:
+    from .newton_kernel import Places
+
+    if not isinstance(layout, SparseLayout):
+        return Places(*np.divmod(np.arange(k * m), max(m, 1)), np.arange(m) * (m + 1))
+    jacobian, hessian = layout.pattern.jacobian, layout.pattern.hessian
+    diagonal, there = np.full(m, -1), np.flatnonzero(hessian.rows == hessian.columns)
+    diagonal[hessian.rows[there]] = there
+    return Places(np.asarray(jacobian.rows, np.int64), np.asarray(jacobian.columns, np.int64), diagonal)
 
 
 def _each(function: Any, parts: Any) -> list[Any]:
@@ -99,7 +140,7 @@ def _each(function: Any, parts: Any) -> list[Any]:
 
 
 def _array(x: Tensor) -> Any:
-    return x.contiguous().numpy()
+    return x.contiguous().numpy(force=True)  # also of what torch knows to be zero
 
 
 def _tensor(x: Any) -> Tensor:

@@ -36,7 +36,7 @@ from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
 from .compaction import compacted
-from .native import Native, usable
+from .native import FAINT, Native, usable
 from .newton_step import (
     FILTER,
     LEAST_SHIFT,
@@ -73,7 +73,6 @@ LOOK = 8  # iterations after which it is seen whether a problem is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
-FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more than
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
@@ -258,7 +257,7 @@ class _Loop:
         self.limit = solver.max_iterations
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
         self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
-        self.limits = (*self.tolerances, torch.finfo(state.u.dtype).eps ** 0.75, NEAR, FAINT)
+        self.limits = (*self.tolerances, torch.finfo(state.u.dtype).eps ** 0.75, NEAR)
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
         self.model = model_at(batch, scales, state.u, state.s, state.y)
         self.all_scales = scales
@@ -270,7 +269,7 @@ class _Loop:
         self.ended = _Ended(state.u, state.y, none + RUNNING, none)
         self.failed = False  # whether a step was refused of late
         self.native: Native | None = None
-        if usable(batch, state.u):
+        if usable(state.u):
             self._go_native()
 
     def advance(self, iteration: int) -> bool:

@@ -1,8 +1,8 @@
 """An iteration of the Newton method as machine code, problem by problem: what ``newton_step.py`` says in torch.
 
-Some 300 small operations on tensors become two passes over the batch, before and after the functions are evaluated.
-For small dense problems in double precision on the CPU, if Numba is installed; elsewhere the operations are done one
-by one. Comparisons are written such that what is not a number is never good.
+Some 300 small operations on tensors become three passes over the batch: before the step's system is solved, before the
+functions are evaluated, and after that. In double precision on the CPU, if Numba is installed; elsewhere the operations
+are done one by one. Comparisons are written such that what is not a number is never good.
 """
 
 from __future__ import annotations
@@ -36,14 +36,22 @@ FARTHEST = 1e20  # a bound at infinity is merely far away
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 
 
+class Places(NamedTuple):
+    """Which entries of A and H are stored."""
+
+    rows: NDArray[np.int64]  # of the entries of A
+    columns: NDArray[np.int64]
+    diagonal: NDArray[np.int64]  # where that of H is among its entries, -1 if an entry is not stored, (m,)
+
+
 class Here(NamedTuple):
     """A batch of models and states, as in ``newton_step.py``."""
 
     objective: Floats  # (batch,)
     gradient: Floats  # (batch, m)
     values: Floats  # (batch, k)
-    jacobian: Floats  # (batch, k, m)
-    hessian: Floats  # (batch, m, m)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
     u: Floats  # (batch, m)
     s: Floats  # (batch, q)
     y: Floats  # (batch, k)
@@ -64,6 +72,25 @@ class Changed(NamedTuple):
     stored: NDArray[np.int64]  # (batch,)
 
 
+class Equations(NamedTuple):
+    """The system of the step, and whether its problem is solved where it is, but for the length of the step."""
+
+    primal: Floats  # (batch, m)
+    dual: Floats  # (batch, k)
+    r: Floats  # (batch, m)
+    t: Floats  # (batch, k)
+    settled: NDArray[np.bool_]  # (batch,)
+
+
+class Step(NamedTuple):
+    """The solution of these, and what is to be said of their matrix."""
+
+    z: Floats  # (batch, m)
+    s: Floats  # (batch, k)
+    good: NDArray[np.bool_]  # (batch,)
+    room: Floats  # (batch,)
+
+
 class Trial(NamedTuple):
     """Where a step leads, and what is known of it before anything is evaluated there."""
 
@@ -74,8 +101,6 @@ class Trial(NamedTuple):
     length: Floats  # of the step, (batch,)
     slope: Floats  # of the objective and its barrier along the step, (batch,)
     solved: NDArray[np.bool_]  # (batch,)
-    factored: NDArray[np.bool_]  # (batch,)
-    faint: NDArray[np.bool_]  # (batch,)
 
 
 class Found(NamedTuple):
@@ -84,8 +109,8 @@ class Found(NamedTuple):
     objective: Floats  # (batch,)
     slope: Floats  # of the Lagrangian, (batch, m)
     values: Floats  # (batch, k)
-    jacobian: Floats  # (batch, k, m)
-    hessian: Floats  # (batch, m, m)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
 
 
 class There(NamedTuple):
@@ -94,8 +119,8 @@ class There(NamedTuple):
     objective: Floats  # (batch,)
     gradient: Floats  # (batch, m)
     values: Floats  # (batch, k)
-    jacobian: Floats  # (batch, k, m)
-    hessian: Floats  # (batch, m, m)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
     filter: Floats  # (batch, FILTER, 2)
     stored: NDArray[np.int64]  # (batch,)
     shift: Floats  # (batch,)
@@ -110,7 +135,6 @@ class Limits(NamedTuple):
     complementarity: float
     barrier: float
     near: float  # steps that are shorter, relative to u, need not be taken
-    faint: float  # pivots that cancel to less may belong to a flat direction
 
 
 @compiled
@@ -182,23 +206,20 @@ def _backward(lower: Floats, x: Floats) -> None:
 
 
 @compiled
-def _solve_kkt(
-    matrix: Floats,  # H, and in the end its factor, (m, m)
+def _solve_one(
+    matrix: Floats,  # H + primal, the lower triangle, and in the end the factor, (m, m)
     jacobian: Floats,  # (k, m)
+    forces: Floats,  # the weight, or one over dual, (k,)
     p: int,
-    stiffness: Floats,  # one over dual, (k,)
-    weight: float,
     z: Floats,  # r, and in the end the solution, (m,)
     t: Floats,  # t, likewise, (k,)
     half: Floats,  # (p, m)
     complement: Floats,  # (p, p)
 ) -> tuple[bool, float]:
     """As DenseLayout does it: whether all is well, and what is left of the diagonal of H."""
-    m, k = len(z), len(t)
-    for i in range(k):
-        force = weight if i < p else stiffness[i]
-        for a in range(m):
-            pulled = force * jacobian[i, a]
+    for i in range(len(t)):
+        for a in range(len(z)):
+            pulled = forces[i] * jacobian[i, a]
             if pulled != 0:
                 z[a] += pulled * t[i]
                 for b in range(a + 1):
@@ -220,12 +241,30 @@ def _solve_kkt(
     _forward(complement, t[:p])
     _backward(complement, t[:p])
     for i in range(p):
-        for a in range(m):
+        for a in range(len(z)):
             z[a] -= half[i, a] * t[i]
     _backward(matrix, z)
-    for i in range(p, k):
-        t[i] = stiffness[i] * (np.dot(jacobian[i], z) - t[i])
+    for i in range(p, len(t)):
+        t[i] = forces[i] * (np.dot(jacobian[i], z) - t[i])
     return good, room
+
+
+@compiled
+def solve_dense(here: Here, equations: Equations, step: Step) -> None:
+    """The step of small dense problems."""
+    m, k = here.u.shape[1], here.y.shape[1]
+    p = k - here.s.shape[1]
+    matrix, half, complement, forces = np.empty((m, m)), np.empty((p, m)), np.empty((p, p)), np.empty(k)
+    for n in range(len(here.u)):
+        for a in range(m):
+            for b in range(a + 1):
+                matrix[a, b] = here.hessian[n, a * m + b]
+            matrix[a, a] += equations.primal[n, a]
+        forces[:p], forces[p:] = here.weight[n], 1 / equations.dual[n, p:]
+        step.z[n], step.s[n] = equations.r[n], equations.t[n]
+        rows = here.jacobian[n].reshape(k, m)
+        found = _solve_one(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
+        step.good[n], step.room[n] = found
 
 
 class Measured(NamedTuple):
@@ -243,24 +282,26 @@ class Measured(NamedTuple):
 
 
 @compiled
-def _measured(here: Here, n: int, slope: Floats, force: Floats, residual: Floats) -> Measured:
-    jacobian, s, y = here.jacobian[n], here.s[n], here.y[n]
+def _measured(
+    places: Places, here: Here, n: int, slope: Floats, force: Floats, residual: Floats, terms: Floats
+) -> Measured:
+    s, y = here.s[n], here.y[n]
     p = len(y) - len(s)
-    slope[:], force[:] = here.gradient[n], 0.0
+    slope[:], force[:], terms[:] = here.gradient[n], 0.0, 0.0
+    for e in range(len(places.rows)):
+        i, a = places.rows[e], places.columns[e]
+        pull = here.jacobian[n, e] * y[i]
+        slope[a] += pull
+        force[a] += abs(pull)
+        terms[i] += abs(here.jacobian[n, e] * here.u[n, a])
     missed, violated, gap, product, large, stretched, off = 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0
     for i in range(len(y)):
-        terms = 0.0
-        for a in range(len(slope)):
-            pull = jacobian[i, a] * y[i]
-            slope[a] += pull
-            force[a] += abs(pull)
-            terms += abs(jacobian[i, a] * here.u[n, a])
         value = here.values[n, i]
         residual[i] = value if i < p else value + s[i - p]
         missed = larger(missed, abs(residual[i]))
         violated = larger(violated, abs(value) if i < p else larger(0.0, value))
         if i >= p:
-            span, both = larger(1.0, terms), s[i - p] * y[i]
+            span, both = larger(1.0, terms[i]), s[i - p] * y[i]
             large, stretched = larger(large, y[i] / 100), larger(stretched, y[i] * span)
             product, gap = larger(product, both), larger(gap, both / span)
             if here.last.shape[1]:
@@ -294,103 +335,95 @@ def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed:
 
 
 @compiled
-def _set_up(
-    here: Here,
-    n: int,
-    barrier: float,
-    steepest: float,
-    slope: Floats,
-    residual: Floats,
-    matrix: Floats,
-    stiffness: Floats,
-    z: Floats,
-    t: Floats,
-) -> None:
-    """The system of the step."""
-    s, y, hessian = here.s[n], here.y[n], here.hessian[n]
-    p, bend = len(y) - len(s), 0.0
-    for a in range(len(z)):
-        bend = larger(bend, abs(hessian[a, a]))
-    least = larger(larger(1e-6 * bend, 1e-3 * steepest), 1e-8)
-    for a in range(len(z)):
-        for b in range(a + 1):
-            matrix[a, b] = hessian[a, b]
-        matrix[a, a] += here.shift[n] * larger(abs(hessian[a, a]), least)
-        z[a] = -slope[a]
+def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
+    """The diagonal of H."""
+    for a in range(len(bend)):
+        e = places.diagonal[a]
+        bend[a] = hessian[e] if e >= 0 else 0.0
+
+
+@compiled
+def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, residual: Floats, to: Equations) -> None:
+    """The system of the step, but for the slope."""
+    s, y, primal, dual, t, shift = here.s[n], here.y[n], to.primal[n], to.dual[n], to.t[n], here.shift[n]
+    p, largest = len(y) - len(s), 0.0
+    for a in range(len(bend)):
+        largest = larger(largest, abs(bend[a]))
+    least = larger(larger(1e-6 * largest, 1e-3 * steepest), 1e-8)
+    for a in range(len(bend)):
+        primal[a] = shift * larger(abs(bend[a]), least)
     for i in range(p):
-        t[i] = -residual[i]
+        dual[i], t[i] = 0.0, -residual[i]
     for i in range(p, len(y)):
-        stiffness[i] = y[i] / s[i - p]
+        dual[i] = s[i - p] / y[i]
         t[i] = s[i - p] - residual[i] - barrier / y[i]
 
 
 @compiled
-def _move(
-    here: Here, n: int, barrier: float, z: Floats, t: Floats, stiffness: Floats, change: Floats, trial: Trial
-) -> None:
-    """As far along the step as slacks and multipliers stay positive."""
-    s, y = here.s[n], here.y[n]
-    p = len(y) - len(s)
-    fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
-    length, own, along = 1.0, 1.0, 0.0
-    for i in range(p, len(y)):
-        change[i] = barrier / y[i] - s[i - p] - t[i] / stiffness[i]
-        along -= barrier * change[i] / s[i - p]
-        length, own = _room(fraction, s[i - p], change[i], length), _room(fraction, y[i], t[i], own)
-    for i in range(p, len(y)):
-        trial.s[n, i - p] = s[i - p] + length * change[i]
-        centre = barrier / trial.s[n, i - p]  # keep s y within sight of the barrier, so that no pair is lost
-        trial.y[n, i] = larger(smaller(y[i] + own * t[i], 1e10 * centre), 1e-10 * centre)
-    for i in range(p):
-        trial.y[n, i] = y[i] + length * t[i]
-    for i in range(len(y)):
-        trial.multipliers[n, i] = -trial.y[n, i] * here.rows[n, i] / here.scale[n]
-    for a in range(len(z)):
-        along += here.gradient[n, a] * z[a]
-        trial.u[n, a] = here.u[n, a] + length * z[a]
-    trial.length[n], trial.slope[n] = length, along
+def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
+    ended = found.gap / found.large <= limits.complementarity
+    if here.last.shape[1]:
+        ended = found.off / found.large <= smaller(CENTRED * here.last[n, 0], limits.complementarity)
+    return ended and found.violated <= limits.feasibility and found.stationarity <= limits.stationarity
 
 
 @compiled
-def _nearness(here: Here, n: int, z: Floats) -> float:
+def prepare(places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations) -> None:
+    """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
+    m, k = here.u.shape[1], here.y.shape[1]
+    slope, force, bend, residual, terms = np.empty(m), np.empty(m), np.empty(m), np.empty(k), np.empty(k)
+    for n in range(len(here.u)):
+        found = _measured(places, here, n, slope, force, residual, terms)
+        barrier = _lower_barrier(here, n, found, limits, changed)
+        _diagonal(places, here.hessian[n], bend)
+        _set_up(here, n, barrier, found.steepest, bend, residual, equations)
+        for a in range(m):
+            equations.r[n, a] = -slope[a]
+        equations.settled[n] = _is_settled(here, n, found, limits)
+
+
+@compiled
+def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Floats) -> float:
     """The length of the step relative to u, the largest over its entries."""
     energy, longest = 0.0, 0.0
     for a in range(len(z)):
-        size = abs(here.u[n, a])
-        energy += (abs(here.gradient[n, a]) + abs(here.hessian[n, a, a]) * size) * size
+        energy += (abs(gradient[a]) + abs(bend[a]) * abs(u[a])) * abs(u[a])
     for a in range(len(z)):
-        curve = here.hessian[n, a, a]
-        reach = math.sqrt(energy / curve) if curve > 0 else 0.0
-        size = abs(here.u[n, a]) + 1e-3 * (abs(here.u[n, a] - here.start[n, a]) + reach)
+        reach = math.sqrt(energy / bend[a]) if bend[a] > 0 else 0.0
+        size = abs(u[a]) + 1e-3 * (abs(u[a] - start[a]) + reach)
         longest = larger(longest, abs(z[a]) / (size if 0 < size < np.inf else 1.0))
     return longest
 
 
 @compiled
-def _is_solved(here: Here, n: int, found: Measured, nearness: float, limits: Limits) -> bool:
-    ended = found.gap / found.large <= limits.complementarity
-    if here.last.shape[1]:
-        ended = found.off / found.large <= smaller(CENTRED * here.last[n, 0], limits.complementarity)
-    balanced = found.violated <= limits.feasibility and found.stationarity <= limits.stationarity
-    return ended and balanced and nearness <= limits.near
-
-
-@compiled
-def ahead(here: Here, limits: Limits, changed: Changed, trial: Trial) -> None:
-    """The barrier, Newton's step, how far it may go, and whether the problem is solved where it is."""
-    m, k = here.u.shape[1], here.y.shape[1]
-    p = k - here.s.shape[1]
-    matrix, half, complement = np.empty((m, m)), np.empty((p, m)), np.empty((p, p))
-    slope, force, z = np.empty(m), np.empty(m), np.empty(m)
-    t, stiffness, residual, change = np.empty(k), np.zeros(k), np.empty(k), np.empty(k)
+def move(
+    places: Places, here: Here, limits: Limits, barriers: Floats, equations: Equations, step: Step, trial: Trial
+) -> None:
+    """As far along the step as slacks and multipliers stay positive."""
+    p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], np.empty(here.u.shape[1])
     for n in range(len(here.u)):
-        found = _measured(here, n, slope, force, residual)
-        barrier = _lower_barrier(here, n, found, limits, changed)
-        _set_up(here, n, barrier, found.steepest, slope, residual, matrix, stiffness, z, t)
-        good, room = _solve_kkt(matrix, here.jacobian[n], p, stiffness, here.weight[n], z, t, half, complement)
-        _move(here, n, barrier, z, t, stiffness, change, trial)
-        trial.factored[n], trial.faint[n] = good, not room > limits.faint
-        trial.solved[n] = _is_solved(here, n, found, _nearness(here, n, z), limits)
+        s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
+        fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
+        length, own, along = 1.0, 1.0, 0.0
+        for i in range(p, k):
+            change = barrier / y[i] - s[i - p] - dy[i] * equations.dual[n, i]
+            trial.s[n, i - p] = change
+            along -= barrier * change / s[i - p]
+            length, own = _room(fraction, s[i - p], change, length), _room(fraction, y[i], dy[i], own)
+        for i in range(p, k):
+            trial.s[n, i - p] = s[i - p] + length * trial.s[n, i - p]
+            centre = barrier / trial.s[n, i - p]  # keep s y within sight of the barrier, so that no pair is lost
+            trial.y[n, i] = larger(smaller(y[i] + own * dy[i], 1e10 * centre), 1e-10 * centre)
+        for i in range(k):
+            trial.y[n, i] = trial.y[n, i] if i >= p else y[i] + length * dy[i]
+            trial.multipliers[n, i] = -trial.y[n, i] * here.rows[n, i] / here.scale[n]
+        for a in range(len(z)):
+            along += here.gradient[n, a] * z[a]
+            trial.u[n, a] = here.u[n, a] + length * z[a]
+        trial.length[n], trial.slope[n] = length, along
+        _diagonal(places, here.hessian[n], bend)
+        nearness = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z)
+        trial.solved[n] = equations.settled[n] and nearness <= limits.near
 
 
 @compiled
@@ -406,21 +439,22 @@ def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple
 
 
 @compiled
-def _scale(here: Here, n: int, found: Found, trial: Trial, there: There) -> None:
+def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there: There) -> None:
     """The model at the trial point, and slacks that are no smaller than the room there is."""
     scale, p = here.scale[n], here.y.shape[1] - here.s.shape[1]
     there.objective[n] = found.objective[n] * scale
     there.gradient[n] = found.slope[n]
     there.hessian[n] = found.hessian[n] * scale
+    for e in range(len(places.rows)):
+        i = places.rows[e]
+        there.gradient[n, places.columns[e]] += found.jacobian[n, e] * trial.multipliers[n, i]
+        there.jacobian[n, e] = found.jacobian[n, e] * here.rows[n, i]
+    there.gradient[n] *= scale
     for i in range(here.y.shape[1]):
         value = larger(found.values[n, i], -FARTHEST) * here.rows[n, i]
         there.values[n, i] = value
-        for a in range(here.u.shape[1]):
-            there.gradient[n, a] += found.jacobian[n, i, a] * trial.multipliers[n, i]
-            there.jacobian[n, i, a] = found.jacobian[n, i, a] * here.rows[n, i]
         if i >= p and abs(value) < np.inf:
             trial.s[n, i - p] = larger(trial.s[n, i - p], -value)
-    there.gradient[n] *= scale
 
 
 @compiled
@@ -433,12 +467,12 @@ def _is_free(pairs: Floats, theta: float, phi: float) -> bool:
 
 
 @compiled
-def judge(here: Here, found: Found, changed: Changed, trial: Trial, there: There) -> None:
+def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Trial, there: There) -> None:
     """Whether each step is progress; the model at the trial point, and what is remembered of the one before."""
     for n in range(len(here.u)):
         barrier = changed.barrier[n]
         theta_before, phi_before = _merit(here.objective[n], here.values[n], here.s[n], barrier)
-        _scale(here, n, found, trial, there)
+        _scale(places, here, n, found, trial, there)
         theta, phi = _merit(there.objective[n], there.values[n], trial.s[n], barrier)
         length, slope = trial.length[n], trial.slope[n]
         descent = max(-slope, 0.0) ** S_PHI

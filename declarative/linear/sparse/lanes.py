@@ -53,8 +53,17 @@ class Plan(NamedTuple):
         )
 
 
+class Parts(NamedTuple):
+    """The values that K is made of, batch first."""
+
+    hessian: Floats
+    jacobian: Floats
+    primal: Floats
+    dual: Floats
+
+
 class Factor(NamedTuple):
-    """The factor of one group of problems."""
+    """The factor of one group of problems; or of several, which come first then."""
 
     inverse: Floats  # the diagonal of D^-1, (size, lanes)
     coupling: Floats  # of its blocks, beside the diagonal, (size, lanes)

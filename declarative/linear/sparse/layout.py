@@ -74,6 +74,8 @@ class SparseLayout(Layout):
 
     def __post_init__(self) -> None:
         _analyses[self.number] = self.kkt
+        self.hessian.prepare()
+        self.jacobian.prepare()
 
     @property
     def pattern(self) -> Pattern:
@@ -148,18 +150,14 @@ class SparseLayout(Layout):
         """By inverse iteration, with a shift that is just large enough for a matrix without negative curvature."""
         shift = torch.zeros_like(hessian[:, 0])
         direction, none = irregular(size) / size.sqrt(), torch.zeros_like(dual)
-
-        def step() -> tuple[Tensor, Tensor]:
-            found, convex, _ = self._solve(hessian, jacobian, shift.unsqueeze(-1) * size, dual, size * direction, none)
-            return found[:, : self.kkt.m], convex
-
         for _ in range(SHIFTS):
-            found, convex = step()
+            factor = self.kkt.factorise(hessian, jacobian, shift.unsqueeze(-1) * size, dual)
+            convex = factor.convex()
             if bool(convex.all()):
                 break
             shift = torch.where(convex, shift, (4 * shift).clamp(min=1e-10))
         for _ in range(ITERATIONS):
-            found, _ = step()
+            found = factor.solve(size * direction, none, rescue=False).z
             direction = found / or_one(found.abs().amax(-1)).unsqueeze(-1)
         inverse = torch.where(dual > 0, 1 / torch.where(dual > 0, dual, 1.0), 0.0)
         bend = (direction * self.hessian.multiply(hessian, direction)).sum(-1)
