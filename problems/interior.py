@@ -11,13 +11,16 @@ the rest of the digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from declarative.linear.dense import DenseFactorisation
+from declarative.optimality import optimality_tolerance
 
+from .active_set import find_active
 from .program import Program
 from .systems import Left, Reduction, times
 
@@ -79,13 +82,80 @@ def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tu
     return u, s, left
 
 
-def solve_program(program: Program, limit: int) -> tuple[Iterate, Tensor, Left | None]:
-    """A point and the iterations of every program; each stops when it is solved, makes no progress or diverges.
+class Solved(NamedTuple):
+    """What is found of every program."""
 
-    Also the factorisation with the active constraints, if it was good for all.
-    """
+    point: Iterate
+    iterations: Tensor  # (batch,)
+    residual: Tensor  # (batch,)
+    left: Left | None  # the factorisation with the active constraints, if it is good for all
+
+    def put(self, rows: Tensor, other: Solved) -> Solved:
+        """The others at these positions."""
+        mine, part = self.left, other.left
+        return Solved(
+            self.point.put(rows, other.point),
+            self.iterations.index_copy(0, rows, other.iterations),
+            self.residual.index_copy(0, rows, other.residual),
+            None if mine is None or part is None else mine.put(rows, part),
+        )
+
+
+def solve_program(program: Program, limit: int) -> Solved:
+    """By pivots where that leads to a clear answer, and by interior points elsewhere."""
+    reduction = Reduction.of(program.Q, torch.cat([program.A, program.G], -2))
+    found = _by_pivots(program, reduction, limit)
+    good = found.residual <= optimality_tolerance(program.Q.dtype)
+    if good.all():
+        return found
+    if not good.any():
+        return _by_interior_points(program, reduction, limit)
+    rest = (~good).nonzero().flatten()
+    return found.put(rest, _by_interior_points(program.select(rest), reduction.take(rest), limit))
+
+
+def _by_pivots(program: Program, reduction: Reduction, limit: int) -> Solved:
+    """The solution with the constraints that are clearly active; its residual is infinite where this is not clear."""
+    p, level = program.b.shape[-1], torch.cat([program.b, program.h], -1)
+    slacks, table = level + reduction.pull(program.q), reduction.complement.clone()
+    active, count, clear = find_active(table, slacks, reduction.sound, p, limit)
+    if not clear.any():
+        nowhere = Iterate(program.q, program.b, program.h, program.h)
+        return Solved(nowhere, count, torch.full_like(program.q[:, 0], torch.inf), None)
+    mask = active.to(table.dtype)
+    inverse = table.mul_(mask.unsqueeze(-1)).mul_(-mask.unsqueeze(-2))
+    left = Left(program.Q, torch.cat([program.A, program.G], -2), active, reduction, inverse, clear)
+    u, s = left(-program.q, level)
+    point = _corner(program, active[:, p:], u, s)
+    point = replace(point, u=within_bounds(program, point))
+    return Solved(point, count, torch.where(clear, residual(program, point), torch.inf), left)
+
+
+def _corner(program: Program, held: Tensor, u: Tensor, s: Tensor) -> Iterate:
+    """A point with these constraints as equations, without what is wrong about slacks and multipliers."""
+    p = program.b.shape[-1]
+    slack = torch.where(held, 0.0, (program.h - times(program.G, u)).clamp_(min=0.0))
+    return Iterate(u, s[:, :p], torch.where(held, s[:, p:].clamp(min=0.0), 0.0), slack)
+
+
+def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
+    """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
+    if not program.h.shape[-1]:
+        return point.u
+    most, place = program.G.abs().max(-1)
+    if not (most > 1 - torch.finfo(most.dtype).eps ** 0.5).any():  # no row has but one entry
+        return point.u
+    single, sign = (program.G != 0).sum(-1) == 1, program.G.sum(-1)
+    held, bound = point.l > point.w, 0.0 + sign * program.h
+    upper, lower = torch.full_like(point.u, torch.inf), torch.full_like(point.u, -torch.inf)
+    upper.scatter_reduce_(-1, place, torch.where(single & (held | (sign > 0)), bound, torch.inf), "amin")
+    lower.scatter_reduce_(-1, place, torch.where(single & (held | (sign < 0)), bound, -torch.inf), "amax")
+    return point.u.clamp(lower, upper)
+
+
+def _by_interior_points(program: Program, whole: Reduction, limit: int) -> Solved:
+    """Each program stops when it is solved, makes no progress or diverges."""
     rows, (k, m) = torch.arange(len(program.q), device=program.q.device), (program.size, program.q.shape[-1])
-    whole = Reduction.of(program.Q, torch.cat([program.A, program.G], -2))
     point = best = _first_point(program, whole)
     part, reduction = program, whole if k <= 2 * m else None
     right = residuals(program, point)
@@ -109,7 +179,8 @@ def solve_program(program: Program, limit: int) -> tuple[Iterate, Tensor, Left |
         lowest[rows] = torch.where(better, now, lowest[rows])
         iterations[rows] += sound
     point, left = _finish(program, best, lowest, whole)
-    return point, iterations, left
+    point = replace(point, u=within_bounds(program, point))
+    return Solved(point, iterations, residual(program, point), left)
 
 
 def _first_point(program: Program, reduction: Reduction) -> Iterate:
@@ -241,11 +312,10 @@ def _finish(program: Program, point: Iterate, lowest: Tensor, reduction: Reducti
             break
         active, before = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1), held
         u, s, left = solve_equality(program, active, reduction)
-        slack = torch.where(held, 0.0, program.h - times(program.G, u))
-        pull = torch.where(held, s[:, p:], 0.0)
-        clipped = Iterate(u, s[:, :p], pull.clamp(min=0.0), slack.clamp(min=0.0))
-        now = residual(program, clipped)
+        corner = _corner(program, held, u, s)
+        now = residual(program, corner)
         better = now < lowest
-        point, lowest = clipped.where(better, point), torch.where(better, now, lowest)
-        held = pull > slack  # what is violated joins, and a multiplier of the wrong sign drops out
+        point, lowest = corner.where(better, point), torch.where(better, now, lowest)
+        # What is violated joins, and a multiplier of the wrong sign drops out.
+        held = torch.where(held, s[:, p:] > 0, program.h < times(program.G, u))
     return point, left if left.sound.all() else None

@@ -157,24 +157,34 @@ class _Quadratic(Solver):
     needs_start = False
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
-        if raw.multipliers is None:
-            return None
+        if raw.multipliers is None or raw.assessment is not None:
+            return raw.assessment
         # The symmetric part of Q is not formed for one product with it.
-        program, size, unit, of_y, of_l = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
-        u, curve = raw.y / unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * size)
-        y, pull = -raw.multipliers[:, : batch.p] / of_y, -raw.multipliers[:, batch.p :] / of_l
+        normal = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
+        program = normal.program
+        u, curve = raw.y / normal.unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * normal.size)
+        y, pull = -raw.multipliers[:, : batch.p] / normal.of_y, -raw.multipliers[:, batch.p :] / normal.of_l
         slack = program.h - times(program.G, u)
-        small = kink_tolerance(u.dtype)
-        weak = (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+        weak = _weak(u, slack, pull)
         held = (pull > slack.clamp(min=0.0)) & ~weak
         point = Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
-        always = torch.ones_like(program.b, dtype=torch.bool)
-        multipliers = torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1)
-        active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
-        return judged(multipliers, found, found, active, weak)
+        return _assessment(raw.multipliers, held, weak, found)
+
+
+def _weak(u: Tensor, slack: Tensor, pull: Tensor) -> Tensor:  # (batch, n)
+    """The inequalities with neither slack nor multiplier, of a normalised program."""
+    small = kink_tolerance(u.dtype)
+    return (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+
+
+def _assessment(multipliers: Tensor, held: Tensor, weak: Tensor, found: Tensor) -> Assessment:
+    """With the multipliers of all equalities, and of the inequalities that hold."""
+    p = multipliers.shape[-1] - held.shape[-1]
+    active, weak = torch.nn.functional.pad(held, (p, 0), value=True), torch.nn.functional.pad(weak, (p, 0))
+    return judged(torch.where(active, multipliers, 0.0), found, found, active, weak)
 
 
 @dataclass(frozen=True)
@@ -205,14 +215,18 @@ class InteriorPoint(_Quadratic):
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         normal = _program(batch, torch.float64).normalised()
-        point, iterations, left = solve_program(normal.program, self.max_iterations)
-        good = residual(normal.program, point) <= optimality_tolerance(torch.float64)
+        point, iterations, found, left = solve_program(normal.program, self.max_iterations)
+        good = found <= optimality_tolerance(torch.float64)
         codes = _codes(normal.program, point, good, start.dtype)
         tired = (codes == Status.STALLED) & (iterations >= self.max_iterations)
         codes = torch.where(tired, int(Status.ITERATION_LIMIT), codes)
-        codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
-        point = replace(point, u=within_bounds(normal.program, point))
-        return _raw(normal, point, codes, iterations, left).to(start.dtype)
+        if left is None:  # else Q has a Cholesky factor
+            codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
+        raw = _raw(normal, point, codes, iterations, left)
+        if start.dtype == torch.float64 and not codes.any():  # rounded to single precision, they are other points
+            weak = _weak(point.u, point.w, point.l)
+            raw = replace(raw, assessment=_assessment(raw.multipliers, (point.l > point.w) & ~weak, weak, found))
+        return raw.to(start.dtype)
 
 
 def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
@@ -236,16 +250,6 @@ def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, l
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
     return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)
-
-
-def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
-    """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
-    single, place, sign = (program.G != 0).sum(-1) == 1, program.G.abs().argmax(-1), program.G.sum(-1)
-    held, bound = point.l > point.w, 0.0 + sign * program.h
-    upper, lower = torch.full_like(point.u, torch.inf), torch.full_like(point.u, -torch.inf)
-    upper.scatter_reduce_(-1, place, torch.where(single & (held | (sign > 0)), bound, torch.inf), "amin")
-    lower.scatter_reduce_(-1, place, torch.where(single & (held | (sign < 0)), bound, -torch.inf), "amax")
-    return point.u.clamp(lower, upper)
 
 
 def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
