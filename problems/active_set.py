@@ -145,13 +145,11 @@ def _find_all(
 @compiled
 def _is_clear(x: Array, active: Flags, equalities: int) -> bool:
     """Whether every inequality has either a slack or a multiplier."""
-    slack, multiplier = 1.0, 1.0
+    slack, multiplier, least_slack, least_multiplier = 1.0, 1.0, np.inf, np.inf
     for i in range(len(x)):
         if active[i]:
             multiplier = max(multiplier, abs(x[i]))
+            least_multiplier = min(least_multiplier, x[i] if i >= equalities else np.inf)
         else:
-            slack = max(slack, abs(x[i]))
-    for i in range(equalities, len(x)):
-        if not x[i] > CLEAR * (multiplier if active[i] else slack):
-            return False
-    return True
+            slack, least_slack = max(slack, abs(x[i])), min(least_slack, x[i])
+    return least_slack > CLEAR * slack and least_multiplier > CLEAR * multiplier

@@ -22,7 +22,7 @@ from declarative.optimality import optimality_tolerance
 
 from .active_set import find_active
 from .program import Program
-from .systems import Left, Reduction, times
+from .systems import Left, Reduction, thin_product, times
 
 PATIENCE = 4  # iterations that need not bring progress
 NEAR = 10.0  # how far from the origin to start, in units of the bounds
@@ -72,7 +72,7 @@ def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tu
 
     Also the factorisation by which most of them, or all, were computed.
     """
-    rows, level = torch.cat([program.A, program.G], -2), torch.cat([program.b, program.h], -1)
+    rows, level = program.rows, program.level
     left = Left.of(program.Q, rows, active, reduction)
     u, s = left(-program.q, level)
     rest = (~left.sound).nonzero().flatten()
@@ -103,7 +103,7 @@ class Solved(NamedTuple):
 
 def solve_program(program: Program, limit: int) -> Solved:
     """By pivots where that leads to a clear answer, and by interior points elsewhere."""
-    reduction = Reduction.of(program.Q, torch.cat([program.A, program.G], -2))
+    reduction = Reduction.of(program.Q, program.rows)
     found = _by_pivots(program, reduction, limit)
     good = found.residual <= optimality_tolerance(program.Q.dtype)
     if good.all():
@@ -116,16 +116,16 @@ def solve_program(program: Program, limit: int) -> Solved:
 
 def _by_pivots(program: Program, reduction: Reduction, limit: int) -> Solved:
     """The solution with the constraints that are clearly active; its residual is infinite where this is not clear."""
-    p, level = program.b.shape[-1], torch.cat([program.b, program.h], -1)
-    slacks, table = level + reduction.pull(program.q), reduction.complement.clone()
-    active, count, clear = find_active(table, slacks, reduction.sound, p, limit)
+    p, first, table = program.b.shape[-1], reduction.start(-program.q), reduction.product()
+    x = program.level - thin_product(reduction.half.mT, first).squeeze(-1)
+    active, count, clear = find_active(table, x, reduction.sound, p, limit)
     if not clear.any():
         nowhere = Iterate(program.q, program.b, program.h, program.h)
         return Solved(nowhere, count, torch.full_like(program.q[:, 0], torch.inf), None)
     mask = active.to(table.dtype)
-    inverse = table.mul_(mask.unsqueeze(-1)).mul_(-mask.unsqueeze(-2))
-    left = Left(program.Q, torch.cat([program.A, program.G], -2), active, reduction, inverse, clear)
-    u, s = left(-program.q, level)
+    inverse, s = table.mul_(mask.unsqueeze(-1)).mul_(-mask.unsqueeze(-2)), mask * x
+    left = Left(program.Q, program.rows, active, reduction, inverse, clear)
+    u, s = left.refine(reduction.end(first, s.unsqueeze(-1)), s, -program.q, mask * program.level)
     point = _corner(program, active[:, p:], u, s)
     point = replace(point, u=within_bounds(program, point))
     return Solved(point, count, torch.where(clear, residual(program, point), torch.inf), left)
@@ -142,10 +142,9 @@ def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
     """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
     if not program.h.shape[-1]:
         return point.u
-    most, place = program.G.abs().max(-1)
-    if not (most > 1 - torch.finfo(most.dtype).eps ** 0.5).any():  # no row has but one entry
+    if not (program.steepest > 1 - torch.finfo(point.u.dtype).eps ** 0.5).any():  # no row has but one entry
         return point.u
-    single, sign = (program.G != 0).sum(-1) == 1, program.G.sum(-1)
+    single, place, sign = (program.G != 0).sum(-1) == 1, program.G.abs().argmax(-1), program.G.sum(-1)
     held, bound = point.l > point.w, 0.0 + sign * program.h
     upper, lower = torch.full_like(point.u, torch.inf), torch.full_like(point.u, -torch.inf)
     upper.scatter_reduce_(-1, place, torch.where(single & (held | (sign > 0)), bound, torch.inf), "amin")
@@ -225,7 +224,7 @@ def residuals(program: Program, point: Iterate, curve: Tensor | None = None) -> 
 def residual(program: Program, point: Iterate, right: Residuals | None = None) -> Tensor:  # (batch,)
     """The largest violation of the optimality conditions, relative to the sizes of the numbers in them."""
     right = residuals(program, point) if right is None else right
-    force = _size(program.q, right.curve, point.l * program.G.abs().amax(-1))
+    force = _size(program.q, right.curve, point.l * program.steepest)
     far = _size(point.u)
     at_A, at_G = torch.maximum(program.b.abs(), far), torch.maximum(program.h.abs(), far)
     gap = point.w * point.l / (force * at_G)

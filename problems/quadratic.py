@@ -225,7 +225,8 @@ class InteriorPoint(_Quadratic):
         raw = _raw(normal, point, codes, iterations, left)
         if start.dtype == torch.float64 and not codes.any():  # rounded to single precision, they are other points
             weak = _weak(point.u, point.w, point.l)
-            raw = replace(raw, assessment=_assessment(raw.multipliers, (point.l > point.w) & ~weak, weak, found))
+            held = (point.l > point.w) & ~weak
+            raw = replace(raw, assessment=_assessment(_multipliers(normal, point), held, weak, found))
         return raw.to(start.dtype)
 
 
@@ -242,11 +243,16 @@ def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -
     return codes
 
 
+def _multipliers(given: Normalised, point: Iterate) -> Tensor:  # (batch, p + n)
+    """Those of the given program."""
+    return -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
+
+
 def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
     """A point of the normalised program as one of the given program."""
     told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
     messages = tuple(told.get(code, "") for code in codes.tolist())
-    multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
+    multipliers = _multipliers(given, point)
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
     return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -20,12 +20,12 @@ def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
 
 def thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
     """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
-    return (thin.mT @ matrix.mT).mT
+    return torch.bmm(thin.mT, matrix.mT).mT
 
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """A batch of matrix-vector products."""
-    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
+    return torch.bmm(vector.unsqueeze(-2), matrix.mT).squeeze(-2)
 
 
 class DiagonalSystem(System):
@@ -87,24 +87,31 @@ class Reduction:
         sound: for which problems H is definite and well conditioned; for the others nothing here means anything.
         factor: L, (batch, m, m).
         half: L^-1 C', (batch, m, k).
-        complement: C H^-1 C', (batch, k, k).
     """
 
     sound: Tensor
     factor: Tensor
     half: Tensor
-    complement: Tensor
 
     @classmethod
     def of(cls, hessian: Tensor, rows: Tensor) -> Reduction:  # (batch, m, m), (batch, k, m)
         """Factorise."""
         factor, info = torch.linalg.cholesky_ex(hessian)
         half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
-        return cls((info == 0) & _well_conditioned(factor), factor, half, half.mT @ half)
+        return cls((info == 0) & _well_conditioned(factor), factor, half)
+
+    def product(self) -> Tensor:
+        """C H^-1 C', (batch, k, k), in memory of its own."""
+        return self.half.mT @ self.half
+
+    @cached_property
+    def complement(self) -> Tensor:
+        """The same, once for all."""
+        return self.product()
 
     def take(self, rows: Tensor) -> Reduction:
         """Those of the problems at these positions."""
-        return Reduction(self.sound[rows], self.factor[rows], self.half[rows], self.complement[rows])
+        return Reduction(self.sound[rows], self.factor[rows], self.half[rows])
 
     def factorise(self, diagonal: Tensor) -> tuple[Solve, Tensor]:  # (batch, k)
         """The solution for D = diag(diagonal), and for which problems it can be relied on."""
@@ -123,17 +130,20 @@ class Reduction:
         safe = torch.where(good[:, None, None], small, eye)
         return scale.unsqueeze(-1) * torch.cholesky_inverse(safe) * scale.unsqueeze(-2), self.sound & good
 
-    def pull(self, r: Tensor) -> Tensor:  # (batch, m) -> (batch, k)
-        """C H^-1 r."""
-        first = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
-        return thin_product(self.half.mT, first).squeeze(-1)
-
     def solve(self, multipliers: Callable[[Tensor], Tensor], r: Tensor, t: Tensor) -> Pair:
         """(z, s) with H z + C' s = r, where s, as a column, is a function of C H^-1 r - t."""
-        first = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+        first = self.start(r)
         s = multipliers(thin_product(self.half.mT, first) - t.unsqueeze(-1))
-        z = torch.linalg.solve_triangular(self.factor.mT, first - thin_product(self.half, s), upper=True)
-        return z.squeeze(-1), s.squeeze(-1)
+        return self.end(first, s), s.squeeze(-1)
+
+    def start(self, r: Tensor) -> Tensor:  # (batch, m) -> (batch, m, 1)
+        """L^-1 r."""
+        return torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+
+    def end(self, first: Tensor, s: Tensor) -> Tensor:  # (batch, m, 1), (batch, k, 1) -> (batch, m)
+        """z = H^-1 (r - C' s) from L^-1 r."""
+        right = torch.baddbmm(first.mT, s.mT, self.half.mT, alpha=-1).mT
+        return torch.linalg.solve_triangular(self.factor.mT, right, upper=True).squeeze(-1)
 
 
 def _scaled_factor(matrix: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,10 +195,17 @@ class Left:
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         """(z, s) with H z + C' s = r and C z = t in the active rows, refined once."""
         r, t = r / self.size, torch.where(self.active, t * self.lengths / self.size, 0.0)
-        solve = partial(self.reduction.solve, partial(thin_product, self.inverse))
-        z, s = solve(r, t)
-        change_z, change_s = solve(r - times(self.hessian, z) - times(self.rows.mT, s), t - times(self.rows, z))
-        return z + change_z, (s + change_s) * self.lengths
+        z, s = self.refine(*self.solve(r, t), r, t)
+        return z, s * self.lengths
+
+    def solve(self, r: Tensor, t: Tensor) -> Pair:
+        """The same for H and C as they are, without refinement."""
+        return self.reduction.solve(partial(thin_product, self.inverse), r, t)
+
+    def refine(self, z: Tensor, s: Tensor, r: Tensor, t: Tensor) -> Pair:
+        """(z, s) with a step of refinement."""
+        change = self.solve(r - times(self.hessian, z) - times(self.rows.mT, s), t - times(self.rows, z))
+        return z + change[0], s + change[1]
 
     def put(self, rows: Tensor, other: Left) -> Left:
         """That of the others at these positions, of the same systems."""
