@@ -79,7 +79,7 @@ def test_sinkhorn_finishes_an_easy_problem_in_several_chunks(gamma: float, monke
 
     monkeypatch.setattr(sinkhorn, "_newton", refused)
     solution = OptimalTransport(gamma).solve(costs(2, 40, 50))
-    assert (solution.iterations > sinkhorn.CHUNK).all()
+    assert (solution.iterations > sinkhorn.FIRST).all()
     assert marginal_error(solution.y) < 1e-12
 
 
