@@ -197,14 +197,15 @@ class Direct(_Quadratic):
         active = torch.ones_like(program.b, dtype=torch.bool)
         u, s, left = solve_equality(program, active, Reduction.of(program.Q, program.A))
         point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
-        good = residual(program, point) <= optimality_tolerance(u.dtype)
+        found = residual(program, point)
+        good = found <= optimality_tolerance(u.dtype)
         minimal = left.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
         if not minimal.all():
             rest = program.select(~minimal).to(torch.float64)
             minimal[~minimal] = convex_along(rest.Q, rest.A, u.dtype)
         codes = _codes(program, point, good & minimal, start.dtype)
         codes = torch.where(minimal | (codes == Status.INFEASIBLE), codes, int(Status.UNBOUNDED))
-        return _raw(normal, point, codes, iterations, left if left.sound.all() else None)
+        return _raw(normal, point, codes, iterations, left if left.sound.all() else None, found)
 
 
 @dataclass(frozen=True)
@@ -222,12 +223,9 @@ class InteriorPoint(_Quadratic):
         codes = torch.where(tired, int(Status.ITERATION_LIMIT), codes)
         if left is None:  # else Q has a Cholesky factor
             codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
-        raw = _raw(normal, point, codes, iterations, left)
-        if start.dtype == torch.float64 and not codes.any():  # rounded to single precision, they are other points
-            weak = _weak(point.u, point.w, point.l)
-            held = (point.l > point.w) & ~weak
-            raw = replace(raw, assessment=_assessment(_multipliers(normal, point), held, weak, found))
-        return raw.to(start.dtype)
+        # Rounded to single precision, they will be other points.
+        known = found if start.dtype == torch.float64 else None
+        return _raw(normal, point, codes, iterations, left, known).to(start.dtype)
 
 
 def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
@@ -243,19 +241,22 @@ def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -
     return codes
 
 
-def _multipliers(given: Normalised, point: Iterate) -> Tensor:  # (batch, p + n)
-    """Those of the given program."""
-    return -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
-
-
-def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
-    """A point of the normalised program as one of the given program."""
+def _raw(
+    given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None, found: Tensor | None
+) -> RawSolution:
+    """A point of the normalised program as one of the given program; ``found`` is its residual, if all were solved."""
     told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
     messages = tuple(told.get(code, "") for code in codes.tolist())
-    multipliers = _multipliers(given, point)
+    multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
-    return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)
+    assessment = None
+    if found is not None and not codes.any():
+        weak = _weak(point.u, point.w, point.l)
+        assessment = _assessment(multipliers, (point.l > point.w) & ~weak, weak, found)
+    return RawSolution(
+        point.u * given.unit, multipliers, codes, iterations, messages, factors=factor, assessment=assessment
+    )
 
 
 def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001

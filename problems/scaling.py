@@ -1,4 +1,4 @@
-"""Some of Sinkhorn's iterations u = r / K v, v = c / K' u, for a batch: compiled by Numba where it is there, or by torch.
+"""Some of Sinkhorn's iterations u = r / K v, v = c / K' u, for a batch: compiled by Numba where it is, or by torch.
 
 Each step may be longer than Sinkhorn's by an excess w: u (r / u K v)^(1 + w), to first order.
 """
