@@ -12,14 +12,15 @@ from declarative import Solver, Status
 from declarative.derivatives import Point
 from declarative.linear import DenseSystem, HessianSystem
 from declarative.linear.contract import System
-from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
+from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind
 
+from .conditions import Iterate, decided, is_weak, residual, residuals, solve_equality
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Iterate, residual, residuals, solve_equality, solve_program
+from .interior import solve_program
 from .layer import Inputs, Layer, Options
 from .program import Normalised, Program
 from .settings import require_count
@@ -164,24 +165,16 @@ class _Quadratic(Solver):
         program = normal.program
         u, curve = raw.y / normal.unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * normal.size)
         y, pull = -raw.multipliers[:, : batch.p] / normal.of_y, -raw.multipliers[:, batch.p :] / normal.of_l
-        slack = program.h - times(program.G, u)
-        weak = _weak(u, slack, pull)
-        held = (pull > slack.clamp(min=0.0)) & ~weak
-        point = Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        point, weak = decided(program, u, y, pull)
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
-        return _assessment(raw.multipliers, held, weak, found)
+        return _assessment(raw.multipliers, point, weak, found)
 
 
-def _weak(u: Tensor, slack: Tensor, pull: Tensor) -> Tensor:  # (batch, n)
-    """The inequalities with neither slack nor multiplier, of a normalised program."""
-    small = kink_tolerance(u.dtype)
-    return (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
-
-
-def _assessment(multipliers: Tensor, held: Tensor, weak: Tensor, found: Tensor) -> Assessment:
+def _assessment(multipliers: Tensor, point: Iterate, weak: Tensor, found: Tensor) -> Assessment:
     """With the multipliers of all equalities, and of the inequalities that hold."""
+    held = point.l > point.w
     p = multipliers.shape[-1] - held.shape[-1]
     active, weak = torch.nn.functional.pad(held, (p, 0), value=True), torch.nn.functional.pad(weak, (p, 0))
     return judged(torch.where(active, multipliers, 0.0), found, found, active, weak)
@@ -252,8 +245,7 @@ def _raw(
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
     assessment = None
     if found is not None and not codes.any():
-        weak = _weak(point.u, point.w, point.l)
-        assessment = _assessment(multipliers, (point.l > point.w) & ~weak, weak, found)
+        assessment = _assessment(multipliers, point, is_weak(point.u, point.w, point.l), found)
     return RawSolution(
         point.u * given.unit, multipliers, codes, iterations, messages, factors=factor, assessment=assessment
     )
