@@ -25,7 +25,7 @@ from torch import Tensor
 from declarative.linear.sparse.lanes import INSTALLED, compiled
 
 LARGEST = 512  # rows, beyond which factorisations are faster than pivots, which are bound by memory
-FEW = 4  # problems for which the method pays without Numba
+PLAIN = 1e5  # problems times rows to the third power: for so few the method pays without Numba
 PIVOTS = 8  # take as long as an iteration of the interior-point method at least
 DEPENDENT = 1e-10  # of a pivot, relative to what it was before elimination
 VIOLATED = 1e-12  # of a slack, relative to the largest
@@ -48,9 +48,10 @@ def find_active(
     """
     size, k = slacks.shape
     active, count, clear = np.zeros((size, k), np.bool_), np.zeros(size, np.int64), np.zeros(size, np.bool_)
-    if k <= LARGEST and slacks.device.type == "cpu" and (INSTALLED or size <= FEW):
+    if k <= LARGEST and slacks.device.type == "cpu" and (INSTALLED or size * k**3 <= PLAIN):
         arrays = complement.numpy(), slacks.numpy(), wanted.numpy()
-        _find_all(*arrays, equalities, PIVOTS * limit, active, count, clear)
+        with np.errstate(all="ignore"):  # what is not a number is not clear
+            _find_all(*arrays, equalities, PIVOTS * limit, active, count, clear)
     return tuple(torch.from_numpy(x).to(slacks.device) for x in (active, count, clear))  # type: ignore[return-value]
 
 

@@ -1,11 +1,11 @@
-"""Convex quadratic programs, a batch at a time: a primal-dual interior-point method, finished on the active set.
+"""Convex quadratic programs, a batch at a time: by pivots, or by a primal-dual interior-point method.
 
     minimise u' Q u / 2 + q' u   subject to   A u = b and G u + w = h, w >= 0
 
-With multipliers y of the equalities and l >= 0 of the inequalities (L = f + y' (A u - b) + l' (G u - h)), each
-iteration takes Mehrotra's predictor and corrector steps towards w_i l_i = mu -> 0. What it finds is good to about
-half of the digits and tells which constraints are active; one solution of the optimality conditions with those gives
-the rest of the digits.
+Where Q is definite, a dual method finds the active constraints by pivots, and most programs are solved by that. For the
+others, with multipliers y of the equalities and l >= 0 of the inequalities, each iteration takes Mehrotra's predictor
+and corrector steps towards w_i l_i = mu -> 0. What they find is good to about half of the digits and tells which
+constraints are active; one solution of the optimality conditions with those gives the rest of the digits.
 """
 
 from __future__ import annotations
