@@ -224,11 +224,9 @@ class InteriorPoint(_Quadratic):
 
 def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
     """CONVERGED, or the reason why it is not."""
+    codes = torch.zeros_like(good, dtype=torch.int64)
     # At a point so far away the conditions may seem to hold, relative to the size of its coordinates.
-    away, codes = (
-        point.u.abs().amax(-1) * torch.finfo(point.u.dtype).eps ** 0.5,
-        torch.zeros_like(good, dtype=torch.int64),
-    )
+    away = point.u.abs().amax(-1) * torch.finfo(point.u.dtype).eps ** 0.5
     if (good & (away <= 1)).all():
         return codes
     far = good & (away > torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1))
