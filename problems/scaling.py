@@ -24,7 +24,7 @@ class Scaled(NamedTuple):
     v: Tensor  # (batch, n)
     error: Tensor  # of the marginals, relative, (batch,)
     speed: Tensor  # by how much it fell per iteration towards the end, (batch,)
-    count: Tensor  # of iterations, (batch,)
+    iterations: Tensor  # (batch,)
 
 
 def iterate(

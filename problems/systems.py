@@ -138,12 +138,14 @@ class Reduction:
 
     def start(self, r: Tensor) -> Tensor:  # (batch, m) -> (batch, m, 1)
         """L^-1 r."""
-        return torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+        first: Tensor = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+        return first
 
     def end(self, first: Tensor, s: Tensor) -> Tensor:  # (batch, m, 1), (batch, k, 1) -> (batch, m)
         """z = H^-1 (r - C' s) from L^-1 r."""
         right = torch.baddbmm(first.mT, s.mT, self.half.mT, alpha=-1).mT
-        return torch.linalg.solve_triangular(self.factor.mT, right, upper=True).squeeze(-1)
+        z: Tensor = torch.linalg.solve_triangular(self.factor.mT, right, upper=True).squeeze(-1)
+        return z
 
 
 def _scaled_factor(matrix: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
