@@ -229,11 +229,16 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
     """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
+    z, s = unforeseeable(len(u), u), unforeseeable(len(u), multipliers)
+    return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s).any())
+
+
+def _misses(batch: Batch, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (batch,)
+    """Whether H z + A' s is something else by the entries that are stored."""
     layout, here = batch.layout, batch.expand(u, multipliers)
     hessian, jacobian = here.curvature, here.jacobian
-    z, s = unforeseeable(len(u), u), unforeseeable(len(u), multipliers)
     found = layout.hessian.multiply(hessian, z) + layout.jacobian.multiply_transposed(jacobian, s)
     size = layout.hessian.multiply(hessian.abs(), z.abs())
     size = size + layout.jacobian.multiply_transposed(jacobian.abs(), s.abs())
     missed = (batch.product(u, multipliers, z, s) - found).abs()
-    return not bool((missed > 1e4 * torch.finfo(u.dtype).eps * size.amax(-1, keepdim=True)).any())
+    return (missed > 1e4 * torch.finfo(u.dtype).eps * size.amax(-1, keepdim=True)).any(-1)

@@ -20,6 +20,8 @@ ROOMS = [
     "declarative.expansion",
     "declarative.problem",
     "declarative.structure",
+    "declarative.conditions",
+    "declarative.minimum",
     "declarative.optimality",
     "declarative.solution",
     "declarative.operations",

@@ -3,11 +3,12 @@
 from .contract import Pair, Solve, System, full_precision, or_one, times, total
 from .dense import DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
-from .layout import DENSE, DenseLayout, Form, KktSolution, Layout
+from .layout import DENSE, ActiveSolution, DenseLayout, Form, KktSolution, Layout
 from .matrix_free import MatrixFreeSystem
 
 __all__ = [
     "DENSE",
+    "ActiveSolution",
     "DenseLayout",
     "DenseSystem",
     "DiagonalHessianSystem",

@@ -38,6 +38,14 @@ class KktSolution(NamedTuple):
     room: Tensor  # what elimination leaves of the diagonal of H at least, relatively, (batch,)
 
 
+class ActiveSolution(NamedTuple):
+    """The solution of the system of the active constraints, and for which problems all about it is as it should be."""
+
+    z: Tensor  # (batch, m)
+    s: Tensor  # (batch, k)
+    trusted: Tensor  # H clearly definite along them, which are independent, and no digits lost, (batch,)
+
+
 class SymmetricForm(abc.ABC):
     """Which entries of a batch of symmetric matrices are stored, as values with the batch first."""
 
@@ -138,6 +146,16 @@ class Layout(abc.ABC):
         damping: Tensor | None = None,  # of the equalities, relative, (batch,)
     ) -> KktSolution:
         """Factor and solve, without a decision by values."""
+
+    @abc.abstractmethod
+    def solve_active(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        active: Tensor,  # (batch, k)
+        right: Pair,  # (batch, m), (batch, k)
+    ) -> ActiveSolution:
+        """Solve :meth:`system` without a decision by values, where that is easy."""
 
     @abc.abstractmethod
     def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
@@ -250,6 +268,33 @@ class DenseLayout(Layout):
             s = torch.cat([s, inverse * (times(pull, z) - t[:, p:])], -1)
         return KktSolution(z, s, convex, independent, room)
 
+    def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
+        """By Cholesky factors of H + A'A and of its Schur complement, in units in which H and A have size 1."""
+        rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
+        unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()
+        columns = rows * unit.unsqueeze(-2)
+        length = 1 / or_one(torch.linalg.vector_norm(columns, dim=-1))
+        scaled, columns = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2), columns * length.unsqueeze(-1)
+        whole, _, room = _cholesky(torch.baddbmm(scaled, columns.mT, columns))
+        half = torch.linalg.solve_triangular(whole, columns.mT, upper=False)
+        free = (~active).to(hessian.dtype)
+        small, _, rest = _cholesky(torch.baddbmm(torch.diag_embed(free), half.mT, half))
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            first = torch.baddbmm(r.unsqueeze(-1), columns.mT, t.unsqueeze(-1))
+            first = torch.linalg.solve_triangular(whole, first, upper=False)
+            s = torch.cholesky_solve(torch.bmm(half.mT, first) - t.unsqueeze(-1), small)
+            z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, s), upper=True)
+            return z.squeeze(-1), s.squeeze(-1)
+
+        r, t = right[0] * unit, torch.where(active, right[1], 0.0) * length
+        z, s = solve(r, t)
+        more_z, more_s = solve(r - times(scaled, z) - times(columns.mT, s), t - times(columns, z) - free * s)
+        size, change = (torch.cat(pair, -1).abs().amax(-1) for pair in ((z, s), (more_z, more_s)))
+        digits = torch.finfo(z.dtype).eps ** 0.5
+        trusted = (torch.minimum(room, rest) > digits) & (change <= digits * size)
+        return ActiveSolution((z + more_z) * unit, (s + more_s) * length * active, trusted)
+
 
 def rows_of(pull: Product, u: Tensor, count: int) -> Tensor:  # (..., count, m)
     """The rows of Jacobians, by reverse passes with the unit vectors, all at once."""
@@ -291,7 +336,7 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The factor (of the identity where there is none), whether it is one, and what is left of the diagonal."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    room = (pivots.square() / before).amin(-1)
+    room = (pivots.square() / before).amin(-1) if matrix.shape[-1] else matrix.new_ones(len(matrix))
     good = (info == 0) & (room > PIVOT)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.where(good[:, None, None], factor, eye), good, room

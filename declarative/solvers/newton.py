@@ -22,20 +22,25 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..arguments import require_counts, require_flags, require_tolerances
+from ..conditions import fitted_multipliers, largest
 from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
 from ..linear.layout import NOTHING
-from ..optimality import fitted_multipliers, largest
+from ..optimality import optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
 from .compaction import compacted
+from .native import FAINT, Native, usable
 from .newton_step import (
     FILTER,
+    LEAST_SHIFT,
+    LESS_SHIFT,
     Model,
     Rows,
     Scales,
@@ -68,19 +73,19 @@ LOOK = 8  # iterations after which it is seen whether a problem is running away
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
-FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 CURVED = 1e-12  # curvature below minus this, relative to the Hessian's diagonal, is negative
 CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more than
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 ROUGH = 1e-6  # on the gradient, for a Hessian that is not exact, before polishing
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+FINER, FINAL = 1e-3, 30  # of the tolerance, and iterations more, for what seemed solved but is not good enough
 STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
 FIRST_SHIFT = 1e-4  # of the Hessian's diagonal
-MORE_SHIFT, LESS_SHIFT = 8.0, 0.1  # the factors by which it changes, the second one at most
-LEAST_SHIFT, TINY_SHIFT = 1e-8, 1e-12  # below the first, none is needed any more; the second makes flat definite
+MORE_SHIFT = 8.0  # the factor by which it grows
+TINY_SHIFT = 1e-12  # makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
 MODEL = ("objective", "gradient", "values", "jacobian", "hessian")  # what a model adds to a state
@@ -148,7 +153,23 @@ class Newton(Solver):
             raw = self._solve(batch, start)
         else:
             raw = self._roughly()._solve(batch.with_linear_residuals(), start)
-        return polish(batch, raw, start, dtype) if self.polish else raw
+        if not self.polish:
+            return raw
+        raw = polish(batch, raw, start, dtype)
+        rows = (raw.codes == Status.NOT_OPTIMAL).nonzero().flatten()
+        return self._finer(batch, raw, start, dtype, rows) if len(rows) else raw
+
+    def _finer(self, batch: Batch, raw: RawSolution, start: Tensor, dtype: torch.dtype, rows: Tensor) -> RawSolution:
+        """Go on a little with what seemed to be solved but is not good enough, and keep what then is."""
+        part, first = batch.select(rows), start[rows]
+        eps = torch.finfo(first.dtype).eps
+        finer = dataclasses.replace(self, stationarity_tolerance=FINER * eps**0.6, max_iterations=FINAL)
+        again = polish(part, finer._solve(part, raw.y[rows]), first, dtype)
+        assert again.assessment is not None
+        good = again.assessment.residual <= optimality_tolerance(dtype)
+        taken = again.take(good.nonzero().flatten())
+        solved = torch.full_like(taken.codes, int(Status.CONVERGED))
+        return raw.put(rows[good], dataclasses.replace(taken, codes=solved)) if len(solved) else raw
 
     def _roughly(self) -> Newton:
         """For steps of Gauss and Newton, which are not the best ones near the end: the exact ones finish."""
@@ -211,13 +232,21 @@ def _iteration(
 class _Record(Rows):
     """How each problem has fared."""
 
-    code: Tensor
-    iterations: Tensor
     failures: Tensor  # steps in a row that were refused
     nudges: Tensor
     goal: Tensor  # the violation that is to be reached before Newton steps are taken again; infinite where they are
     shifted: Tensor  # whether the last factors needed a regularisation
     close: Tensor  # how often it has been close to a solution, without a good step from there
+
+
+@dataclass(frozen=True)
+class _Ended(Rows):
+    """The results of problems that have ended."""
+
+    u: Tensor
+    y: Tensor
+    code: Tensor
+    iterations: Tensor
 
 
 class _Loop:
@@ -228,30 +257,67 @@ class _Loop:
         self.limit = solver.max_iterations
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
         self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
+        self.limits = (*self.tolerances, torch.finfo(state.u.dtype).eps ** 0.75, NEAR)
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
         self.model = model_at(batch, scales, state.u, state.s, state.y)
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
         forever = torch.full_like(state.barrier, torch.inf)
-        self.record = _Record(none + RUNNING, none, none, none, forever, none.bool(), none)
+        self.record = _Record(none, none, forever, none.bool(), none)
         self.rows = torch.arange(batch.size, device=state.u.device)
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
-        self.done, self.done_record = state, self.record
+        self.ended = _Ended(state.u, state.y, none + RUNNING, none)
+        self.failed = False  # whether a step was refused of late
+        self.native: Native | None = None
+        if usable(state.u):
+            self._go_native()
 
     def advance(self, iteration: int) -> bool:
         """One iteration; whether that was the last one."""
+        if self.native is not None:
+            return self._advance_natively(self.native, iteration)
         trial, there, state, flags = self._iterate()
-        solved, factored, accepted, faint = flags.unbind(-1)
+        solved, factored, accepted, _ = flags.unbind(-1)
         hoped = factored & accepted & ~solved & self.record.goal.isinf()
         if iteration < self.limit and iteration % LOOK and bool((hoped | ~self.running).all()):  # as nearly always
             self.state, self.model = trial, there
-            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
+            self._forget_failures()
             return False
+        return self._look(iteration, trial, there, state, flags)
+
+    def _advance_natively(self, native: Native, iteration: int) -> bool:
+        flags = native.iterate(self.limits)
+        solved, factored, accepted, _ = flags
+        if iteration < self.limit and iteration % LOOK and (factored & accepted & ~solved & self.hopeful).all():
+            native.go_on()
+            self._forget_failures()
+            return False
+        self.model = native.model()
+        if self._look(iteration, *native.tensors(), torch.from_numpy(flags).T):
+            return True
+        self._go_native()
+        return False
+
+    def _go_native(self) -> None:
+        self.native = Native(self.batch, self.scales, self.model, self.state)
+        running, goal = self.running.numpy(), self.record.goal.numpy()
+        self.hopeful = np.isinf(goal) | ~running
+
+    def _forget_failures(self) -> None:
+        if self.failed:
+            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
+            self.failed = False
+
+    def _look(self, iteration: int, trial: State, there: Model, state: State, flags: Tensor) -> bool:
+        """See what has ended, and go on from the trial points or, with what did not go as hoped, the careful way."""
+        solved, factored, accepted, faint = flags.unbind(-1)
+        hoped = factored & accepted & ~solved & self.record.goal.isinf()
         model = self.model
         suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | faint)
         saddle = self._saddle(model, state, suspected)
-        last = trial.where(solved & accepted, state)  # the step is known, and shorter than can be asked for
-        if self._end(iteration, last, model.finite(), solved, saddle):
+        last = (solved & accepted).unsqueeze(-1)  # the step is known, and shorter than can be asked for
+        u, y = torch.where(last, trial.u, state.u), torch.where(last, trial.y, state.y)
+        if self._end(iteration, u, y, model.finite(), solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):
             self.state, self.model = trial, there
@@ -259,6 +325,7 @@ class _Loop:
             careful, record = self._careful(model, state, hoped)
             self.state = trial.where(hoped, careful)
             self.record = dataclasses.replace(record, failures=torch.where(hoped, 0, record.failures))
+            self.failed = True
             self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
         self._compact()
         return False
@@ -288,25 +355,19 @@ class _Loop:
         )
         return trial, there, here, next(found)
 
-    def _end(self, iteration: int, state: State, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
+    def _end(self, iteration: int, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
-        record = self.record
-        code = torch.full_like(record.code, RUNNING)
-        code[record.failures > FAILURES] = Status.STALLED
-        far = (state.u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
-        code[far.any(-1) & ~solved] = Status.UNBOUNDED
-        code[solved & ~saddle] = Status.CONVERGED
-        code[~finite] = Status.NOT_FINITE
+        far = (u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
+        code = torch.where(self.record.failures > FAILURES, int(Status.STALLED), RUNNING)
+        code = torch.where(far.any(-1) & ~solved, int(Status.UNBOUNDED), code)
+        code = torch.where(solved & ~saddle, int(Status.CONVERGED), code)
+        code = torch.where(finite, code, int(Status.NOT_FINITE))
         if iteration == self.limit:
-            code[code == RUNNING] = Status.ITERATION_LIMIT
-        self.record = record = dataclasses.replace(
-            record, code=code, iterations=torch.full_like(record.iterations, iteration)
-        )
+            code = torch.where(code == RUNNING, int(Status.ITERATION_LIMIT), code)
         ended = self.running & (code != RUNNING)
         if bool(ended.any()):
-            rows = self.rows[ended]
-            self.done = self.done.put(rows, state.take(ended))
-            self.done_record = self.done_record.put(rows, record.take(ended))
+            new = _Ended(u, y, code, torch.full_like(code, iteration)).take(ended)
+            self.ended = self.ended.put(self.rows[ended], new)
             self.running = self.running & ~ended
         return not bool(self.running.any())
 
@@ -322,12 +383,12 @@ class _Loop:
 
     def result(self) -> RawSolution:
         """What the node gets."""
-        state, record, scales = self.done, self.done_record, self.all_scales
+        ended, scales = self.ended, self.all_scales
         return RawSolution(
-            y=state.u,
-            multipliers=-state.y * scales.rows / scales.objective.unsqueeze(-1),
-            codes=record.code,
-            iterations=record.iterations,
+            y=ended.u,
+            multipliers=-ended.y * scales.rows / scales.objective.unsqueeze(-1),
+            codes=ended.code,
+            iterations=ended.iterations,
             messages=("Newton",) * self.whole.size,
         )
 

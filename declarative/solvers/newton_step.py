@@ -14,14 +14,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..conditions import largest
 from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
-from ..optimality import largest
 from ..problem import Batch
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
 LOWERINGS = 3  # of the barrier at once
 CENTRED = 1e-3  # of the last barrier, if it is not zero: how far slack times multiplier may be from it
 FILTER = 24  # points that a step has to improve on, at the most
+LESS_SHIFT = 0.1  # the factor by which the regularisation of H becomes smaller, at most
+LEAST_SHIFT = 1e-8  # below that, none is needed any more
 LEAST = 1e-8  # of the largest theta that is allowed: below that, progress is asked of the objective
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0

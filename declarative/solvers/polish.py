@@ -11,13 +11,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..optimality import Assessment, assess, estimate_multipliers, optimality_tolerance
+from ..optimality import Assessment, assess, estimate_multipliers, glance, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .compaction import compacted
 
 STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
+QUICK_STEPS = 2  # are enough where a solver has done its work
 ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
 QUICK = 0.1  # of the slopes is what a step leaves at most if Newton's method converges as it should
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
@@ -45,6 +46,45 @@ def polish(
         counts: whether the steps count as iterations.
     """
     travel = None if start is None else (raw.y - start.to(raw.y.dtype)).abs()
+    quick = _quickly(batch, raw, travel, dtype or raw.y.dtype, counts)
+    return quick or _carefully(batch, raw, travel, dtype, minimum, counts)
+
+
+def _quickly(
+    batch: Batch, raw: RawSolution, travel: Tensor | None, dtype: torch.dtype, counts: bool
+) -> RawSolution | None:
+    """As it should be: a step or two, and there is nothing left to improve, nor to be asked."""
+    u, multipliers = raw.y, raw.multipliers
+    if multipliers is None:
+        return None
+    way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
+    steps = torch.zeros_like(raw.iterations)
+    for _ in range(QUICK_STEPS + 1):
+        seen = glance(batch, u, multipliers, dtype, travel)
+        if seen is None:
+            return None
+        if bool(seen.plain.all()):
+            best = seen.assessment(dtype)
+            iterations = raw.iterations + steps if counts else raw.iterations
+            return dataclasses.replace(raw, y=u, multipliers=best.multipliers, iterations=iterations, assessment=best)
+        short = seen.step.abs().amax(-1) <= CLOSE * way.amax(-1)
+        if not bool((seen.plain | (seen.trusted & short & (seen.found.distance < torch.inf))).all()):
+            return None
+        ahead = ~seen.plain.unsqueeze(-1)
+        u, multipliers = u + ahead * seen.step, seen.look.multipliers - ahead * seen.change
+        steps = steps + ~seen.plain
+    return None
+
+
+def _carefully(
+    batch: Batch,
+    raw: RawSolution,
+    travel: Tensor | None,
+    dtype: torch.dtype | None,
+    minimum: bool,
+    counts: bool,
+) -> RawSolution:
+    """Step by step, each problem for as long as its distance to a solution falls."""
     u = raw.y
     best = assess(batch, u, raw.multipliers, dtype=dtype, travel=travel, minimum=minimum)
     if raw.multipliers is None and batch.q:  # at a rough point it is not clear which constraints are active

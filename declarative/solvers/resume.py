@@ -11,7 +11,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..optimality import largest
+from ..conditions import largest
 from ..problem import Batch
 from ..solution import RawSolution
 from .newton_step import Scales, State, model_at, residual_of

@@ -145,6 +145,98 @@ def test_a_vertex_without_curvature_is_solved(kernel):
     assert relative(x, torch.linalg.solve(matrix, right)) < 1e-9
 
 
+def at_vertices(pattern, equalities, curvature, batch=24):
+    """Matrices as in a backward pass, from few constraints active to all of them, dependent ones among them."""
+    (m, _), (k, _) = pattern.hessian.shape, pattern.jacobian.shape
+    generator = torch.Generator().manual_seed(3)
+    active = torch.rand(batch, k, generator=generator) < torch.linspace(0, 1, batch).unsqueeze(-1)
+    active[:, :equalities] = True
+    rows = active[:, torch.from_numpy(pattern.jacobian.rows)].to(DOUBLE)
+    hessian = torch.full((batch, len(pattern.hessian)), curvature, dtype=DOUBLE)
+    return hessian, rows, torch.zeros(batch, m, dtype=DOUBLE), (~active).to(DOUBLE)
+
+
+def bounded(rows, twice=False):
+    """A matrix of constraints, with a bound for every unknown, or two of them."""
+    rows = np.atleast_2d(rows)
+    m = rows.shape[1]
+    jacobian = np.concatenate([rows, *[np.eye(m)] * (1 + twice)])
+    return Pattern.given(np.eye(m), jacobian, m, len(jacobian)), len(rows)
+
+
+SUMS = np.concatenate([np.kron(np.eye(4), np.ones(4)), np.kron(np.ones(4), np.eye(4))])
+STEPS = np.eye(12)[1:] + np.eye(12)[:-1]
+VERTICES = {
+    "simplex": bounded(np.ones((1, 10))),
+    "box": bounded(np.ones((0, 8)), twice=True),
+    "transport": bounded(SUMS),  # one of the sums depends on the others
+    "both ways": (Pattern.given(np.eye(12), np.concatenate([STEPS, STEPS]), 12, 22), 0),
+}
+
+
+@each_kernel
+@pytest.mark.parametrize("name", VERTICES)
+def test_vertices_are_solved_and_hardly_any_needs_an_order_of_its_own(name, kernel):
+    """Where all unknowns are held, the solution is zero: rounding errors relative to it are no reason to doubt it."""
+    pattern, equalities = VERTICES[name]
+    parts = at_vertices(pattern, equalities, 1.0)
+    matrix, m = dense_matrix(pattern, *parts), pattern.hessian.shape[0]
+    right = normal(*matrix.shape[:2])
+    right[:, m:] = 0.0  # consistent, whatever depends on what
+    factor = SparseKKT.of(pattern, equalities, kernel=kernel).factorise(*parts)
+    assert (factor.solve_stacked(right, rescue=False)[1] > 1e-10).sum() <= 1
+    x, error = factor.solve_stacked(right)
+    truth = (torch.linalg.pinv(matrix, rtol=1e-12, hermitian=True) @ right.unsqueeze(-1)).squeeze(-1)
+    assert error.amax() < 1e-10
+    assert (x - truth)[:, :m].abs().amax() < 1e-10
+    assert ((matrix @ x.unsqueeze(-1)).squeeze(-1) - right).abs().amax() < 1e-10
+
+
+@each_kernel
+def test_what_cannot_be_solved_is_told_at_vertices_too(kernel):
+    pattern, equalities = VERTICES["transport"]
+    parts = at_vertices(pattern, equalities, 1.0)
+    matrix = dense_matrix(pattern, *parts)
+    right = normal(*matrix.shape[:2])  # one sum contradicts the others
+    _, error = SparseKKT.of(pattern, equalities, kernel=kernel).factorise(*parts).solve_stacked(right)
+    assert (error > 1e-6).all()
+
+
+@each_kernel
+def test_an_order_of_its_own_is_made_once(kernel, monkeypatch):
+    """For a problem and all that have the same entries, however often they are factored and solved."""
+    pattern = Pattern.given(np.eye(6), np.ones((6, 6)), 6, 6)
+    kkt, made = SparseKKT.of(pattern, kernel=kernel), []
+    monkeypatch.setattr("declarative.linear.sparse.kkt.analyse", lambda *of: made.append(of) or analyse(*of))
+    chosen = torch.arange(6) * 6 + torch.from_numpy(kkt.symbolic.partners)  # the entries in the pairs
+    for seed in range(2):
+        hessian, jacobian, *_ = values_for(pattern, 5, seed=seed)
+        jacobian = jacobian.sign() * (0.5 + torch.rand(5, 36, generator=torch.Generator().manual_seed(seed)))
+        jacobian[1:, chosen] = 1e-20
+        jacobian[4, (chosen[0] + 1) % 6] = 1e-3  # this one needs another order than the rest
+        parts = 0 * hessian, jacobian, torch.zeros(5, 6), torch.zeros(5, 6)
+        factor, matrix = kkt.factorise(*parts), dense_matrix(pattern, *parts)
+        for right in (normal(5, 12, seed=seed + 7), normal(5, 12, 2, seed=seed + 9)):
+            assert (factor.solve_stacked(right, rescue=False)[1] > 1e-10).tolist() == [False, *[True] * 4]
+            x, error = factor.solve_stacked(right)
+            assert error.amax() < 1e-14
+            torch.testing.assert_close(x, torch.linalg.solve(matrix, right), rtol=1e-10, atol=1e-10)
+    assert len(made) == 2
+
+
+@each_kernel
+def test_an_order_of_its_own_that_is_too_large_is_done_without(kernel, monkeypatch):
+    pattern = Pattern.given(np.eye(4), np.ones((2, 4)), 4, 2)
+    factor = SparseKKT.of(pattern, kernel=kernel).factorise(torch.ones(3, 4, dtype=DOUBLE), torch.ones(3, 8))
+
+    def refuse(*_):
+        raise NoPattern("too large")
+
+    monkeypatch.setattr("declarative.linear.sparse.kkt.analyse", refuse)
+    _, error = solved(factor, normal(3, 6))
+    assert (error > 1e-6).all()  # the second constraint contradicts the first
+
+
 @each_kernel
 def test_a_singular_matrix_is_told_for_its_problem_alone(kernel):
     pattern = Pattern.given(np.eye(4), np.ones((2, 4)), 4, 2)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -63,6 +64,18 @@ def nothing(_, u):
     return -9.0 - u
 
 
+def total(_, u):
+    return u.sum() - 1
+
+
+def positive(_, u):
+    return -u
+
+
+def boxed_twice(_, u):
+    return torch.cat([u - 0.1, -u - 0.1, 3 * u - 0.3])  # at an upper bound, two constraints hold
+
+
 TABLE = {
     "banded": (banded, None, neighbours),
     "arrow": (arrow, None, None),
@@ -74,6 +87,7 @@ TABLE = {
     "disconnected": (disconnected, products, neighbours),
     "all active": (banded, None, everything),
     "all inactive": (banded, dense_row, nothing),
+    "simplex": (lambda x, u: (u - 3 * x).square().sum(), total, positive),
 }
 
 
@@ -179,10 +193,15 @@ def test_copies_and_pickles_find_their_own_pattern():
     assert pickle.loads(pickle.dumps(DeclarativeNode(banded, start=M, structure="sparse")))(inputs()).shape == (3, M)
 
 
-def test_a_pattern_that_does_not_hold_any_more_is_told_and_left():
+@pytest.mark.parametrize("record", [False, True])
+def test_a_pattern_that_does_not_hold_any_more_is_told_and_left(record):
     weight = torch.zeros(M, M, dtype=DOUBLE)
     node = DeclarativeNode(
-        lambda x, u: (u - x).square().sum() + (u @ weight @ u), start=M, structure="sparse", solver="newton"
+        lambda x, u: (u - x).square().sum() + (u @ weight @ u),
+        start=M,
+        structure="sparse",
+        solver="newton",
+        record=record,
     )
     x = inputs()
     assert relative(node(x), x) < 1e-12
@@ -194,6 +213,21 @@ def test_a_pattern_that_does_not_hold_any_more_is_told_and_left():
     assert relative(y, truth) < 1e-10
     (grad,) = torch.autograd.grad(y.sum(), x)
     assert relative(grad, torch.linalg.solve(matrix, torch.full((3, M), 2.0, dtype=DOUBLE).mT).mT) < 1e-10
+
+
+def test_dependent_active_constraints_have_the_gradient_of_their_twins():
+    nodes = [
+        DeclarativeNode(banded, None, boxed_twice, start=M, structure=kind, solver=Newton(), on_failure="mask")
+        for kind in ("sparse", "dense")
+    ]
+    x = inputs(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)  # that the multipliers are not unique
+        ys = [node(x) for node in nodes]
+        grads = [torch.autograd.grad(y.pow(3).sum(), x)[0] for y in ys]
+    assert relative(*ys) < 1e-9
+    assert relative(*grads) < 1e-9
+    assert ((ys[0].abs() - 0.1).abs() < 1e-9).sum() > 40
 
 
 def test_dependent_constraints():

@@ -371,8 +371,8 @@ LINEAR = [
     ),
     Mutant(
         "declarative/linear/sparse/kkt.py",
-        "return above + replaced == self.kkt.m",
-        "return above + replaced <= self.kkt.m",
+        "return self._counts[:, 0] + self._counts[:, 2] == self.kkt.m",
+        "return self._counts[:, 0] + self._counts[:, 2] <= self.kkt.m",
         "a sparse matrix with one negative eigenvalue too many passes for that of a minimum",
         ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
     ),

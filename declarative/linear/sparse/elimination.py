@@ -14,7 +14,8 @@ import math
 
 import numpy as np
 
-from .lanes import Factor, Floats, Plan, Work, compiled
+from ..machine import Floats, compiled
+from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
 
 

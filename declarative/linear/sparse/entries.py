@@ -73,10 +73,23 @@ class Entries(Form):
     def _index(self) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self.rows), torch.from_numpy(self.columns)
 
+    def prepare(self) -> None:
+        """Make the tensors of the index now: made while something is recorded, they would belong to that recording."""
+        for one in (self, self.flipped):
+            one.index(torch.device("cpu"))
+
     def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows and columns as tensors."""
         rows, columns = self._index
         return rows.to(device), columns.to(device)
+
+    def of_rows(self, vectors: Tensor) -> Tensor:  # (batch, rows) -> (batch, nonzeros)
+        """What belongs to the row of each entry."""
+        return _picked(vectors, self.index(vectors.device)[0])
+
+    def of_columns(self, vectors: Tensor) -> Tensor:  # (batch, columns) -> (batch, nonzeros)
+        """What belongs to the column of each entry."""
+        return _picked(vectors, self.index(vectors.device)[1])
 
     def take(self, which: Any) -> Entries:
         """Some of them."""
@@ -94,42 +107,53 @@ class Entries(Form):
 
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
         """The matrices times vectors, differentiable in both; (batch, rows)."""
-        rows, columns = self.index(values.device)
-        result = values.new_zeros(len(values), self.shape[0])
-        return result.index_add(1, rows, values * vectors.index_select(1, columns))
+        return self._summed(0, values * self.of_columns(vectors))
 
     def multiply_symmetric(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
         """Symmetric matrices, given by their lower triangles, times vectors."""
-        rows, columns = self.index(values.device)
-        above = torch.where(rows == columns, 0.0, values) * vectors.index_select(1, rows)
-        return self.multiply(values, vectors).index_add(1, columns, above)
+        entries, which = self._above
+        found = self.multiply(values, vectors)
+        return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found
 
     def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
-        return values * factors.index_select(1, self.index(values.device)[0])
+        return values * self.of_rows(factors)
 
     def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
-        return values * factors.index_select(1, self.index(values.device)[1])
+        return values * self.of_columns(factors)
 
     def diagonal(self, values: Tensor) -> Tensor:
-        rows, columns = self.index(values.device)
-        result = values.new_zeros(len(values), self.shape[0])
-        return result.index_add(1, rows, torch.where(rows == columns, values, 0.0))
+        entries, which = self._diagonal
+        if len(entries) == self.shape[0]:  # in order, each once
+            return _picked(values, which)
+        return entries._summed(0, _picked(values, which))
 
     def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
-        rows, columns = self.index(values.device)
-        share = torch.where(values == 0, 0.0, values.abs() / sizes.index_select(1, columns))
+        rows, _ = self.index(values.device)
+        share = torch.where(values == 0, 0.0, values.abs() / self.of_columns(sizes))
         result = values.new_zeros(len(values), self.shape[0])
         return result.scatter_reduce(1, rows.expand_as(share), share, "amax")
 
     def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
-        rows, columns = self.index(values.device)
-        change = (sizes.index_select(1, rows) / values.abs()).nan_to_num(torch.inf)
+        _, columns = self.index(values.device)
+        change = (self.of_rows(sizes) / values.abs()).nan_to_num(torch.inf)
         result = values.new_full((len(values), self.shape[1]), torch.inf)
         return result.scatter_reduce(1, columns.expand_as(change), change, "amin")
 
     def row_lengths(self, values: Tensor) -> Tensor:
         rows, _ = self.index(values.device)
         return torch.sqrt(values.new_zeros(len(values), self.shape[0]).index_add(1, rows, values.square()))
+
+    @cached_property
+    def _diagonal(self) -> tuple[Entries, Tensor]:
+        """The entries on the diagonal, and which these are."""
+        which = np.flatnonzero(self.rows == self.columns)
+        return self.take(which), torch.from_numpy(which)
+
+    @cached_property
+    def _above(self) -> tuple[Entries, Tensor]:
+        """The mirror images of the others."""
+        which = np.flatnonzero(self.rows != self.columns)
+        return self.take(which).flipped, torch.from_numpy(which)
 
     @cached_property
     def flipped(self) -> Entries:
@@ -148,9 +172,17 @@ class Entries(Form):
 
     def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, rows)
         """The transposed matrices times vectors; (batch, columns)."""
-        rows, columns = self.index(values.device)
-        result = values.new_zeros(len(values), self.shape[1])
-        return result.index_add(1, columns, values * vectors.index_select(1, rows))
+        return self._summed(1, values * self.of_rows(vectors))
+
+    def _summed(self, dim: int, values: Tensor) -> Tensor:
+        """The sum of the values of each row, or of each column."""
+        result = values.new_zeros(len(values), self.shape[dim])
+        return result.index_add(1, self.index(values.device)[dim], values)
+
+
+def _picked(values: Tensor, which: Tensor) -> Tensor:  # (batch, entries), (count,) -> (batch, count)
+    """Some entries; ``index_select`` takes three times as long."""
+    return values.gather(1, which.to(values.device).expand(len(values), -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +190,11 @@ class LowerTriangle(SymmetricForm):
     """A symmetric matrix, by the entries on and below its diagonal."""
 
     entries: Entries
+
+    def prepare(self) -> None:
+        """As that of its entries."""
+        for part in (self.entries, self.entries._above[0], self.entries._diagonal[0]):
+            part.prepare()
 
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
         return self.entries.multiply_symmetric(values, vectors)

@@ -1,4 +1,7 @@
-"""The compiled factorisation of a batch, in groups of problems that lie side by side."""
+"""The compiled factorisation of a batch, in groups of problems that lie side by side.
+
+A call into compiled code costs as much as the work of one problem: there is one call for all groups.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..machine import Floats, compiled
 from .elimination import factorise, load
-from .lanes import Factor, Floats, Plan, Rows, Work
+from .lanes import Factor, Parts, Plan, Rows, Work
 from .substitution import load_right, solve, store
 from .symbolic import Symbolic
 
@@ -25,28 +29,23 @@ class Groups:
     plan: Plan
     memory: Memory
     batch: int
-    entries: list[Floats]  # of K, for each group, (entries, lanes)
-    factors: list[Factor]
+    entries: Floats  # of K, (groups, entries, lanes)
+    factors: Factor  # of all groups, one after the other
 
     def counts(self) -> Tensor:  # (batch, 4)
         """How many pivots are above and below zero, and how many were replaced by one above or below."""
-        return torch.from_numpy(np.concatenate([factor.counts for factor in self.factors], 1)).T[: self.batch]
+        return torch.from_numpy(self.factors.counts).transpose(1, 2).flatten(0, 1)[: self.batch]
 
     def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
         """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
-        size, count = right.shape[1:]
-        lanes = self.entries[0].shape[1]
+        size = right.shape[1]
+        groups, _, lanes = self.entries.shape
         buffer = self.memory.take(5 * size * lanes)
         rows = Rows(*buffer[: 5 * size * lanes].reshape(5, size, lanes))
-        found, errors = torch.empty_like(right), np.empty((len(self.entries), count, lanes))
-        given, results = right.numpy(), found.numpy()
-        for group, (entries, factor) in enumerate(zip(self.entries, self.factors, strict=True)):
-            for i in range(count):
-                load_right(given, i, self.plan.place, group, rows.right)
-                solve(self.plan, entries, factor, rows, errors[group, i])
-                store(rows.x, self.plan.place, group, i, results)
+        found, errors = torch.empty_like(right), np.zeros((groups, lanes))
+        _solve_all(self.plan, self.entries, self.factors, rows, right.numpy(), found.numpy(), errors)
         self.memory.give_back(buffer)
-        return found, torch.from_numpy(errors).amax(1).flatten()[: self.batch]
+        return found, torch.from_numpy(errors).flatten()[: self.batch]
 
 
 class Memory:
@@ -77,17 +76,13 @@ def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tupl
     buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size))
     cut = _Cut(buffer, lanes)
     work = Work(cut(fill), cut(size), np.empty(size, np.int32))
-    result = Groups(plan, memory, batch, [], [])
+    entries, inverse, coupling, lower = (
+        cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill)
+    )
+    factors = Factor(inverse, coupling, lower, np.empty((groups, 4, lanes), np.int64))
+    _factorise_all(plan, Parts(*(part.contiguous().numpy() for part in parts)), entries, factors, work)
+    result = Groups(plan, memory, batch, entries, factors)
     weakref.finalize(result, memory.give_back, buffer).atexit = False
-    for group in range(groups):
-        entries, begin = cut(count), 0
-        for part in parts:
-            load(part.contiguous().numpy(), group, begin, entries)
-            begin += part.shape[1]
-        factor = Factor(cut(size), cut(size), cut(fill), np.empty((4, lanes), np.int64))
-        factorise(plan, entries, factor, work)
-        result.entries.append(entries)
-        result.factors.append(factor)
     return result
 
 
@@ -100,3 +95,34 @@ class _Cut:
     def __call__(self, count: int) -> Floats:  # (count, lanes)
         begin, self.used = self.used, self.used + count * self.lanes
         return self.buffer[begin : self.used].reshape(count, self.lanes)
+
+
+@compiled
+def _group(factors: Factor, group: int) -> Factor:
+    return Factor(factors.inverse[group], factors.coupling[group], factors.lower[group], factors.counts[group])
+
+
+@compiled
+def _factorise_all(plan: Plan, parts: Parts, entries: Floats, factors: Factor, work: Work) -> None:
+    for group in range(len(entries)):
+        begin = 0
+        for part in parts:
+            load(part, group, begin, entries[group])
+            begin += part.shape[1]
+        factorise(plan, entries[group], _group(factors, group), work)
+
+
+@compiled
+def _solve_all(
+    plan: Plan, entries: Floats, factors: Factor, rows: Rows, right: Floats, found: Floats, errors: Floats
+) -> None:
+    """For each of the right-hand sides (batch, size, count); errors are the largest of these, (groups, lanes)."""
+    error = np.empty(errors.shape[1])
+    for group in range(len(entries)):
+        factor = _group(factors, group)
+        for i in range(right.shape[2]):
+            load_right(right, i, plan.place, group, rows.right)
+            solve(plan, entries[group], factor, rows, error)
+            store(rows.x, plan.place, group, i, found)
+            for b in range(len(error)):
+                errors[group, b] = max(errors[group, b], error[b])

@@ -5,14 +5,15 @@
 
 Pivots are chosen before any value is known, so a pivot may turn out to be zero. It is then replaced by a small one,
 for that problem alone, and the solution is corrected with the true matrix. Where that does not converge, the problem
-gets an order of its own, made for the values that it has; what is left even then is told.
+gets an order made for the entries that it has, kept for others like it; what is left even then is told.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from . import levels
 from .dependence import NoPattern
 from .entries import LowerTriangle
+from .ordering import HEAVY
 from .pattern import Pattern
 from .symbolic import Preference, Symbolic, analyse
 
@@ -29,6 +31,7 @@ Kernel = Literal["numba", "torch"]
 PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
 WORK = 50_000_000  # multiplications of a factorisation that are too many for plain torch
 LOST = 1e-10  # a relative residual above this is not what a correct pivot order leaves
+REMEMBERED = 1_000_000  # entries of factors whose orders are kept
 
 
 class Solved(NamedTuple):
@@ -142,6 +145,15 @@ class SparseKKT:
         top = curved.multiply_symmetric(hessian, z) + primal * z + sloped.multiply_transposed(jacobian, s)
         return top, sloped.multiply(jacobian, z) - dual * s
 
+    def own_order(self, flags: bytes) -> OwnOrder | None:
+        """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
+        return self._orders(flags)
+
+    @cached_property
+    def _orders(self) -> Callable[[bytes], OwnOrder | None]:
+        count = min(max(REMEMBERED // (self.symbolic.fill + 1), 2), REMEMBERED // 5000)
+        return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
+
     @cached_property
     def _plan(self) -> Any:
         from .lanes import Plan
@@ -162,6 +174,25 @@ class SparseKKT:
         if device not in self._plans:
             self._plans[device] = levels.Plan.of(self.symbolic, device)
         return self._plans[device]
+
+
+class OwnOrder(NamedTuple):
+    """The analysis of those entries of a pattern that some problems have, in an order made for them."""
+
+    kkt: SparseKKT
+    kept: tuple[Tensor, Tensor]  # which entries of H and A these are
+
+
+def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> OwnOrder | None:
+    ends = np.cumsum([len(pattern.hessian), len(pattern.jacobian), pattern.jacobian.shape[0]])
+    curved, sloped, firm, heavy = np.split(np.frombuffer(flags, bool), ends)
+    curved, sloped = np.flatnonzero(curved), np.flatnonzero(sloped)
+    own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
+    try:
+        symbolic = analyse(own, PREFERS[kernel], firm, heavy[sloped].astype(float))
+    except NoPattern:
+        return None
+    return OwnOrder(SparseKKT(symbolic, kernel), (torch.from_numpy(curved), torch.from_numpy(sloped)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +219,7 @@ class Factorisation:
         Then H is positive definite along the constraints: a step with it goes to a minimum. If the corrections of a
         solution converge in spite of replaced pivots, the same is true of the matrix itself.
         """
-        above, _, replaced, _ = self._counts.unbind(-1)
-        return above + replaced == self.kkt.m
+        return self._counts[:, 0] + self._counts[:, 2] == self.kkt.m  # above zero, and replaced by what is
 
     @cached_property
     def _counts(self) -> Tensor:
@@ -210,20 +240,45 @@ class Factorisation:
         right = right.detach().double()
         right = (right.unsqueeze(-1) if single else right).to(self.parts[0].device).contiguous()
         x, error = self.factor.solve(right)
-        for problem in (error > LOST).nonzero().flatten().tolist() if rescue else ():
-            self._rescue(problem, right, x, error)
+        lost = error > LOST
+        if rescue and bool(lost.any()):
+            self._rescue(lost, right, x, error)
         return (x.squeeze(-1) if single else x).to(self.like), error.to(self.like)
 
-    def _rescue(self, problem: int, right: Tensor, x: Tensor, error: Tensor) -> None:
-        """Solve one problem with an order made for its own values, in place, if that is any better."""
-        values = [part[problem] for part in self.parts]
-        pattern = self.kkt.symbolic.pattern
-        curved, sloped = (np.flatnonzero(part.cpu().numpy()) for part in values[:2])
-        own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
-        firm, sizes = (part.cpu().numpy() for part in (values[3] == 0, values[1].abs()))
-        kkt = SparseKKT(analyse(own, PREFERS[self.kkt.kernel], firm, sizes[sloped]), self.kkt.kernel)
-        there = [torch.from_numpy(index).to(right.device) for index in (curved, sloped)]
-        parts = [values[0][there[0]], values[1][there[1]], values[2], -values[3]]
-        found, now = kkt.factorise(*(part.unsqueeze(0) for part in parts)).factor.solve(right[problem : problem + 1])
-        if now < error[problem]:
-            x[problem], error[problem] = found[0], now[0]
+    def _rescue(self, lost: Tensor, right: Tensor, x: Tensor, error: Tensor) -> None:
+        """Solve these problems with orders made for their own values, in place, where that is any better."""
+        self._reorder(lost)
+        for rows, factor in self._reordered:
+            if bool(lost[rows].any()):
+                found, now = factor.solve(right[rows])
+                better = lost[rows] & (now < error[rows])
+                x[rows[better]], error[rows[better]] = found[better], now[better]
+
+    @cached_property
+    def _reordered(self) -> list[tuple[Tensor, Any]]:
+        """Problems that needed an order of their own, and their factors: those that need the same one together."""
+        return []
+
+    def _reorder(self, lost: Tensor) -> None:
+        """Factor those of these problems anew that have not been so before."""
+        fresh = lost.clone()
+        for rows, _ in self._reordered:
+            fresh[rows] = False
+        for flags, rows in self._alike(fresh.nonzero().flatten()):
+            own = self.kkt.own_order(flags)
+            if own is not None:
+                hessian, jacobian, primal, dual = (part[rows] for part in self.parts)
+                curved, sloped = (kept.to(rows.device) for kept in own.kept)
+                again = own.kkt.factorise(hessian[:, curved], jacobian[:, sloped], primal, -dual)
+                self._reordered.append((rows, again.factor))
+
+    def _alike(self, rows: Tensor) -> list[tuple[bytes, Tensor]]:
+        """These problems by what their orders depend on: which entries are there, which are large, what is firm."""
+        hessian, jacobian, primal, dual = (part[rows] for part in self.parts)
+        form = self.kkt.symbolic.pattern.jacobian
+        largest = form.largest_effect(jacobian, torch.ones_like(primal))
+        heavy = jacobian.abs() >= HEAVY * form.scale_rows(torch.ones_like(jacobian), largest)
+        alike: dict[bytes, list[int]] = {}
+        for row, flags in enumerate(torch.cat([hessian != 0, jacobian != 0, dual == 0, heavy], 1).cpu().numpy()):
+            alike.setdefault(flags.tobytes(), []).append(row)
+        return [(flags, rows[same]) for flags, same in alike.items()]

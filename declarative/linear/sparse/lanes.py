@@ -6,29 +6,16 @@ processor.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..machine import Floats
 from .symbolic import Symbolic
 
-INSTALLED = importlib.util.find_spec("numba") is not None
-numba: Any = importlib.import_module("numba") if INSTALLED else None  # optional, and without types
-
-Floats = NDArray[np.float64]
 Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing."""
-    if not INSTALLED:
-        return function
-    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
 class Plan(NamedTuple):
@@ -66,8 +53,17 @@ class Plan(NamedTuple):
         )
 
 
+class Parts(NamedTuple):
+    """The values that K is made of, batch first."""
+
+    hessian: Floats
+    jacobian: Floats
+    primal: Floats
+    dual: Floats
+
+
 class Factor(NamedTuple):
-    """The factor of one group of problems."""
+    """The factor of one group of problems; or of several, which come first then."""
 
     inverse: Floats  # the diagonal of D^-1, (size, lanes)
     coupling: Floats  # of its blocks, beside the diagonal, (size, lanes)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..contract import Pair, or_one
 from ..directions import irregular
-from ..layout import KktSolution, Layout, Product, products
+from ..layout import ActiveSolution, KktSolution, Layout, Product, products
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
-from .kkt import SparseKKT
+from .kkt import LOST, SparseKKT
 from .pattern import Pattern
 from .system import SparseSystem
 
@@ -74,6 +74,8 @@ class SparseLayout(Layout):
 
     def __post_init__(self) -> None:
         _analyses[self.number] = self.kkt
+        self.hessian.prepare()
+        self.jacobian.prepare()
 
     @property
     def pattern(self) -> Pattern:
@@ -133,6 +135,13 @@ class SparseLayout(Layout):
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
         return KktSolution(z, s, convex, error <= SOLVED, convex.to(z.dtype))
 
+    def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
+        mask = active.to(hessian.dtype)
+        rows, none = self.jacobian.scale_rows(jacobian, mask), torch.zeros_like(right[0])
+        x, convex, error = self._solve(hessian, rows, none, 1 - mask, right[0], right[1] * mask)
+        z, s = x.split([self.kkt.m, self.kkt.k], 1)
+        return ActiveSolution(z, s * mask, convex & (error <= LOST))
+
     def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
         return found
@@ -141,18 +150,14 @@ class SparseLayout(Layout):
         """By inverse iteration, with a shift that is just large enough for a matrix without negative curvature."""
         shift = torch.zeros_like(hessian[:, 0])
         direction, none = irregular(size) / size.sqrt(), torch.zeros_like(dual)
-
-        def step() -> tuple[Tensor, Tensor]:
-            found, convex, _ = self._solve(hessian, jacobian, shift.unsqueeze(-1) * size, dual, size * direction, none)
-            return found[:, : self.kkt.m], convex
-
         for _ in range(SHIFTS):
-            found, convex = step()
+            factor = self.kkt.factorise(hessian, jacobian, shift.unsqueeze(-1) * size, dual)
+            convex = factor.convex()
             if bool(convex.all()):
                 break
             shift = torch.where(convex, shift, (4 * shift).clamp(min=1e-10))
         for _ in range(ITERATIONS):
-            found, _ = step()
+            found = factor.solve(size * direction, none, rescue=False).z
             direction = found / or_one(found.abs().amax(-1)).unsqueeze(-1)
         inverse = torch.where(dual > 0, 1 / torch.where(dual > 0, dual, 1.0), 0.0)
         bend = (direction * self.hessian.multiply(hessian, direction)).sum(-1)

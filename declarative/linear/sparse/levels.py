@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .entries import Integers
-from .pivots import CORRECTIONS, GOAL, PIVOT, REPLACED, SMALLEST
+from .pivots import CORRECTIONS, FADED, GOAL, PIVOT, REPLACED, SMALLEST
 from .symbolic import Symbolic
 
 
@@ -93,9 +93,12 @@ class Factor:
         ordered = torch.empty_like(right.transpose(0, 1), memory_format=torch.contiguous_format)
         ordered[self.plan.place] = right.transpose(0, 1)
         x, error, residual = torch.zeros_like(ordered), torch.full_like(right[:, 0], torch.inf), ordered
+        most = torch.full_like(error, SMALLEST).expand(len(self.plan.kinds), *error.shape)
         for _ in range(CORRECTIONS + 1):
             trial = x + self._substitute(residual)
-            residual, now = self._residual(ordered, trial)
+            residual, left, total = self._residual(ordered, trial)
+            most = torch.maximum(most, total)  # of what fades with corrections, a part remains: it may be zero in truth
+            now = (left / torch.maximum(total, FADED * most)).amax(0).nan_to_num(torch.inf)
             better, going = now < error, (now > GOAL) & (now < 0.5 * error)
             x, error = torch.where(better, trial, x), torch.where(better, now, error)
             if not going.any():
@@ -111,8 +114,8 @@ class Factor:
             x.index_add_(0, level.columns, lower[level.own] * x.index_select(0, level.rows), alpha=-1)
         return x
 
-    def _residual(self, right: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """right - K x, and its size relative to what it is made from, of unknowns or constraints, (batch, count)."""
+    def _residual(self, right: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """right - K x, its largest entry of each kind, and the largest of what these are made from."""
         plan, entries = self.plan, self.entries.unsqueeze(-1)
         below = entries * x.index_select(0, plan.second)
         above = (entries * (plan.first != plan.second).view(-1, 1, 1)) * x.index_select(0, plan.first)
@@ -120,8 +123,8 @@ class Factor:
         for index, product in ((plan.first, below), (plan.second, above)):
             residual.index_add_(0, index, product, alpha=-1)
             total.index_add_(0, index, product.abs())
-        errors = [residual[kind].abs().amax(0) / total[kind].amax(0).clamp(min=SMALLEST) for kind in plan.kinds]
-        return residual, torch.stack(errors).amax(0).nan_to_num(torch.inf)
+        sizes = torch.stack([torch.stack([residual[kind].abs().amax(0), total[kind].amax(0)]) for kind in plan.kinds])
+        return residual, sizes[:, 0], sizes[:, 1]  # (size, batch, count), (kinds, batch, count), the same
 
 
 def factorise(plan: Plan, entries: Tensor) -> Factor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import Factor, Floats, Indices, Plan, Rows, compiled
-from .pivots import CORRECTIONS, GOAL, SMALLEST
+from ..machine import Floats, compiled
+from .lanes import Factor, Indices, Plan, Rows
+from .pivots import CORRECTIONS, FADED, GOAL, SMALLEST
 
 
 @compiled
@@ -69,18 +70,25 @@ def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
 
 
 @compiled
-def measure(plan: Plan, rows: Rows, error: Floats) -> None:
-    """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,)."""
+def measure(plan: Plan, rows: Rows, most: Floats, error: Floats) -> None:
+    """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,).
+
+    A total that falls from one correction to the next counts as no less than a part of the ``most`` that it was, (2,
+    lanes): where a solution is zero, it would be rounding errors.
+    """
     size, lanes = rows.residual.shape
-    most, least, broken = np.zeros((2, lanes)), np.zeros((2, lanes)), np.zeros(lanes)
+    left, total, broken = np.zeros((2, lanes)), np.full((2, lanes), SMALLEST), np.zeros(lanes)
     for i in range(size):
         kind = 1 if plan.is_constraint[i] else 0
         for b in range(lanes):
-            most[kind, b] = max(most[kind, b], abs(rows.residual[i, b]))
-            least[kind, b] = max(least[kind, b], rows.total[i, b])
+            left[kind, b] = max(left[kind, b], abs(rows.residual[i, b]))
+            total[kind, b] = max(total[kind, b], rows.total[i, b])
             broken[b] += 0.0 * rows.residual[i, b]
     for b in range(lanes):
-        error[b] = max(most[0, b] / max(least[0, b], SMALLEST), most[1, b] / max(least[1, b], SMALLEST))
+        for kind in range(2):
+            most[kind, b] = max(most[kind, b], total[kind, b])
+            total[kind, b] = max(total[kind, b], FADED * most[kind, b])
+        error[b] = max(left[0, b] / total[0, b], left[1, b] / total[1, b])
         if broken[b] != 0.0:  # not a number, which comparisons pass over
             error[b] = np.inf
 
@@ -125,12 +133,12 @@ def accept(rows: Rows, now: Floats, error: Floats) -> bool:
 @compiled
 def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
-    now = np.empty(len(error))
+    now, most = np.empty(len(error)), np.zeros((2, len(error)))
     begin(rows, error)
     for _ in range(CORRECTIONS + 1):
         substitute(plan, factor, rows.residual)
         correct(rows)
         subtract_product(plan, entries, rows)
-        measure(plan, rows, now)
+        measure(plan, rows, most, now)
         if not accept(rows, now, error):
             break

@@ -71,20 +71,24 @@ class SparseFactors:
         self.warn = warn
         self.like = system.hessian
         self.finite = (system.hessian.sum(-1) + rows.sum(-1)).isfinite()
-        keep = self.finite.unsqueeze(-1)
-        primal = torch.where(keep, 0.0, 1.0).expand(-1, system.kkt.m)
-        parts = torch.where(keep, system.hessian, 0.0), torch.where(keep, rows, 0.0), primal
-        self.factor: Factorisation = system.kkt.factorise(*parts, torch.where(keep, dual, 1.0))
+        self.sound = bool(self.finite.all())
+        hessian, primal = system.hessian, None
+        if not self.sound:
+            keep = self.finite.unsqueeze(-1)
+            primal = torch.where(keep, 0.0, 1.0).expand(-1, system.kkt.m)
+            hessian, rows, dual = torch.where(keep, hessian, 0.0), torch.where(keep, rows, 0.0), dual.where(keep, 1.0)
+        self.factor: Factorisation = system.kkt.factorise(hessian, rows, primal, dual)
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         z, s, error = self.factor.solve(r, t * self.active)
         if self.warn:
             self._announce(error, torch.finfo(r.dtype).eps)
-        nothing = torch.where(self.finite, 0.0, torch.nan).to(r.dtype).unsqueeze(-1)
-        return z.to(r.dtype) + nothing, s.to(r.dtype) * self.active
+        if not self.sound:
+            z = torch.where(self.finite.unsqueeze(-1), z, torch.nan)
+        return z.to(r.dtype), s.to(r.dtype) * self.active
 
     def _announce(self, error: Tensor, eps: float) -> None:
-        if not bool(self.finite.all()):
+        if not self.sound:
             warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
         bad = (error > eps**0.5) & self.finite
         if bool(bad.any()):

@@ -1,0 +1,116 @@
+"""Is a stationary point a minimum? By curvature along the constraints or, where it vanishes, by looking about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .conditions import ROUNDING, Terms, largest, ratio
+from .linear import DenseSystem, Pair, or_one
+from .problem import Batch
+
+CHORDS = 3  # steps back to curved constraints
+STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
+FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
+PROBE_LENGTHS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
+
+
+def is_minimum(
+    batch: Batch, terms: Terms, multipliers: Tensor, active: Tensor, factors: Any, near: Tensor
+) -> Tensor:  # (batch,)
+    """Whether curvature is positive along the constraints or, where it vanishes, f does not fall; asked where near."""
+    if not bool(near.any()):
+        return torch.ones_like(near)
+    sign = factors.curvature()
+    good: Tensor = sign > 0
+    if bool(((sign < 0) & near).any()):
+        faint, direction = _faintest(terms, active)
+        rows = ((sign < 0) & near & faint).nonzero().flatten()
+        if len(rows):
+            falls = _falls(batch, terms, multipliers, active, rows, direction[rows])
+            good = good.index_put((rows,), ~falls)
+    if bool(((sign == 0) & near).any()):
+        problems, directions = factors.flat_directions()
+        if not len(problems):
+            return good
+        falls = _falls(batch, terms, multipliers, active, problems, directions)
+        good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
+    return good
+
+
+def _faintest(terms: Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
+    """Whether the most negative curvature along the constraints is nothing; and its direction.
+
+    It is if it changes f by less than rounding errors, were u to change along it by its largest entry. That happens to
+    an unknown that does not matter where the others are, such as an angle at a pole.
+    """
+    if not isinstance(terms.system, DenseSystem):
+        return torch.zeros_like(active.sum(-1), dtype=torch.bool), terms.u
+    rows = torch.where(active.unsqueeze(-1), terms.jacobian, 0.0)
+    rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    free = eye - torch.linalg.pinv(rows) @ rows if rows.shape[1] else eye
+    values, vectors = torch.linalg.eigh(free @ terms.system.hessian.nan_to_num(0.0, 0.0, 0.0) @ free)
+    small = ROUNDING * torch.finfo(values.dtype).eps * terms.energy
+    return values[:, 0] * terms.longest.squeeze(-1).square() >= -small, vectors[..., 0]
+
+
+def _falls(
+    batch: Batch, terms: Terms, multipliers: Tensor, active: Tensor, problems: Tensor, directions: Tensor
+) -> Tensor:  # (count,)
+    """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
+
+    The second is how the edge of a plateau looks that goes on for ever. Curved constraints are followed: along a
+    straight line away from them L may fall at a minimum too.
+    """
+    part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
+    energy = terms.energy[problems]
+    unit = directions / or_one(largest(ratio(directions.abs(), or_one(here.abs())))).unsqueeze(-1)
+
+    follow = _Follower(part, here, terms.jacobian[problems], active[problems])
+
+    def lagrangian(point: Tensor) -> Pair:
+        objective, values = part.values(follow(point))
+        pulled = held * values
+        return objective - pulled.sum(-1), pulled.abs().sum(-1)
+
+    middle, _ = lagrangian(here)
+    fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
+    # The edge of a plateau may be as far away as u is large, whatever the size of the entries that change.
+    far = directions / or_one(largest(directions.abs())).unsqueeze(-1) * terms.longest[problems]
+    for length, way in [*((length, unit) for length in PROBE_LENGTHS), *((length, far) for length in FAR_LENGTHS)]:
+        pairs = (lagrangian(here + sign * length * way) for sign in (1.0, -1.0))
+        sides, missed = (torch.stack(both) for both in zip(*pairs, strict=True))
+        change = (sides - middle).nan_to_num(torch.inf)
+        size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
+        small = ROUNDING * torch.finfo(here.dtype).eps * size
+        one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
+        # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
+        falls = (change < -torch.maximum(small, noise)).any(0) & (way is unit) & (length > PROBE_LENGTHS[0])
+        followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
+        fallen = fallen | ((falls | one_sided) & followed)
+        if length == PROBE_LENGTHS[0]:
+            seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
+            noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
+    return fallen
+
+
+class _Follower:
+    """Brings points back to the active constraints of where they come from, by a few chord steps of least length."""
+
+    def __init__(self, batch: Batch, here: Tensor, jacobian: Tensor, active: Tensor) -> None:
+        self.batch, self.active = batch, active
+        self.unit, form = or_one(here.abs()), batch.layout.jacobian
+        rows = form.scale_columns(form.scale_rows(jacobian, active.to(here.dtype)), self.unit)
+        self.back = batch.layout.least_norm(rows.nan_to_num(0.0, 0.0, 0.0)) if batch.k else None
+
+    def __call__(self, point: Tensor) -> Tensor:
+        """The point next to this one where the constraints hold that held before."""
+        for _ in range(CHORDS):
+            if self.back is None:
+                break
+            missed = torch.where(self.active, self.batch.values(point)[1], 0.0).nan_to_num(0.0, 0.0, 0.0)
+            point = point - self.unit * self.back(missed)
+        return point

@@ -1,0 +1,147 @@
+"""Iterations of the Newton method by the compiled kernels, with the same results as in torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..linear import DenseLayout, Layout
+from ..linear.machine import INSTALLED
+from ..linear.sparse import SparseLayout
+from ..problem import Batch
+from .newton_step import Model, Scales, State
+
+if TYPE_CHECKING:
+    from .newton_kernel import Changed, Equations, Places, Step, There, Trial
+
+LARGEST = 64  # unknowns of dense problems: beyond that, the library's own factorisations are faster
+FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
+OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
+OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")
+OF_SCALES = ("start", "objective", "rows")
+CHANGED = ("barrier", "filter", "stored")
+
+
+def usable(u: Tensor) -> bool:
+    """Whether there are kernels for these problems: in double precision, on the CPU."""
+    return INSTALLED and u.dtype == torch.float64 and u.device.type == "cpu"
+
+
+class Native:
+    """A batch in the arrays of the kernels: tensors are made of them only where something does not go as hoped."""
+
+    def __init__(self, batch: Batch, scales: Scales, model: Model, state: State) -> None:
+        from .newton_kernel import Changed, Here
+
+        self.batch, self.state, self.layout = batch, state, model.layout
+        self.shapes = (model.jacobian.shape, model.hessian.shape)
+        self.places = _places(model.layout, batch.m, batch.k)
+        groups = ((model, OF_MODEL), (state, OF_STATE), (scales, OF_SCALES))
+        arrays = [_array(getattr(part, name)) for part, names in groups for name in names]
+        self.here = Here(*arrays[:3], *(x.reshape(len(x), -1) for x in arrays[3:5]), *arrays[5:])
+        self.before = Changed(*(_array(getattr(state, name)) for name in CHANGED))
+        self.changed: Changed = self.before
+        self.trial: Trial | None = None
+        self.there: There | None = None
+
+    def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
+        """One iteration from where it is; its flags are solved, factored, accepted, faint."""
+        from .newton_kernel import Changed, Equations, Found, Limits, There, Trial, judge, move, prepare
+
+        here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
+        flags = np.empty((5, count), dtype=bool)
+        changed = Changed(*_each(np.copy, self.before))
+        equations = Equations(*[*_each(np.empty_like, (here.u, here.y, here.u, here.y)), flags[4]])
+        prepare(places, here, within, changed, equations)
+        step = self._solved(equations)
+        parts = _each(np.empty_like, (here.u, here.s, here.y, here.y))
+        trial = Trial(*[*parts, *np.empty((2, count)), flags[0]])
+        move(places, here, within, changed.barrier, equations, step, trial)
+        found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
+        parts = _each(_array, (found.objective, found.gradient, found.values))
+        parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
+        after = (*here[:5], changed.filter, changed.stored, here.shift)
+        there = There(*[*_each(np.empty_like, after), flags[2]])
+        judge(places, here, Found(*parts), changed, trial, there)
+        self.changed, self.trial, self.there = changed, trial, there
+        flags[1], flags[3] = step.good, ~(step.room > FAINT)
+        return flags[:4]
+
+    def _solved(self, equations: Equations) -> Step:
+        from .newton_kernel import Step, solve_dense
+
+        here = self.here
+        if isinstance(self.layout, DenseLayout) and here.u.shape[1] <= LARGEST:
+            step = Step(
+                np.empty_like(here.u), np.empty_like(here.y), np.empty(len(here.u), bool), np.empty(len(here.u))
+            )
+            solve_dense(here, equations, step)
+            return step
+        primal, dual, r, t, _ = _each(_tensor, equations)
+        jacobian, hessian = (_tensor(x).view(shape) for x, shape in zip(here[3:5], self.shapes, strict=True))
+        p = here.y.shape[1] - here.s.shape[1]
+        found = self.layout.solve_kkt(hessian, jacobian, primal, dual, p, (r, t), _tensor(here.weight))
+        good = found.convex & found.independent
+        return Step(*_each(_array, (found.z, found.s, good, found.room)))
+
+    def go_on(self) -> None:
+        """From the trial points."""
+        from .newton_kernel import Changed, Here
+
+        trial, there, here = self.trial, self.there, self.here
+        assert trial is not None
+        assert there is not None
+        self.here = Here(*there[:5], trial.u, trial.s, trial.y, there.shift, *here[9:])
+        self.before = Changed(self.changed.barrier, there.filter, there.stored)
+
+    def tensors(self) -> tuple[State, Model, State]:
+        """The states at the trial points, the models there, and the states that they are from."""
+        trial, there = self.trial, self.there
+        assert trial is not None
+        assert there is not None
+        own = {name: _tensor(getattr(self.here, name)) for name in OF_STATE}
+        barrier, filter_, stored = map(_tensor, self.changed)
+        before = replace(self.state, barrier=barrier, filter=filter_, stored=stored, **own)
+        new = {name: _tensor(getattr(trial, name)) for name in ("u", "s", "y")}
+        rest = {name: _tensor(getattr(there, name)) for name in ("filter", "stored", "shift")}
+        return replace(before, **new, **rest), self._model(there[:5], new), before
+
+    def model(self) -> Model:
+        """The models at the points that the trial ones are from."""
+        points = {name: _tensor(getattr(self.here, name)) for name in ("u", "s", "y")}
+        return self._model(self.here[:5], points)
+
+    def _model(self, values: Any, points: dict[str, Tensor]) -> Model:
+        parts: dict[str, Any] = dict(zip(OF_MODEL, _each(_tensor, values), strict=True))
+        for name, shape in zip(OF_MODEL[3:], self.shapes, strict=True):
+            parts[name] = parts[name].view(shape)
+        return Model(**parts, **points, layout=self.layout)
+
+
+@lru_cache(64)
+def _places(layout: Layout, m: int, k: int) -> Places:
+    from .newton_kernel import Places
+
+    if not isinstance(layout, SparseLayout):
+        return Places(*np.divmod(np.arange(k * m), max(m, 1)), np.arange(m) * (m + 1))
+    jacobian, hessian = layout.pattern.jacobian, layout.pattern.hessian
+    diagonal, there = np.full(m, -1), np.flatnonzero(hessian.rows == hessian.columns)
+    diagonal[hessian.rows[there]] = there
+    return Places(np.asarray(jacobian.rows, np.int64), np.asarray(jacobian.columns, np.int64), diagonal)
+
+
+def _each(function: Any, parts: Any) -> list[Any]:
+    return [function(part) for part in parts]
+
+
+def _array(x: Tensor) -> Any:
+    return x.contiguous().numpy(force=True)  # also of what torch knows to be zero
+
+
+def _tensor(x: Any) -> Tensor:
+    return torch.from_numpy(x)

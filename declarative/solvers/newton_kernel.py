@@ -1,0 +1,492 @@
+"""An iteration of the Newton method as machine code, problem by problem: what ``newton_step.py`` says in torch.
+
+Some 300 small operations on tensors become three passes over the batch: before the step's system is solved, before the
+functions are evaluated, and after that. In double precision on the CPU, if Numba is installed; elsewhere the operations
+are done one by one. Comparisons are written such that what is not a number is never good.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..linear.layout import PIVOT
+from ..linear.machine import Floats, compiled
+from .newton_step import (
+    BOUNDARY,
+    CENTRED,
+    DELTA,
+    ETA,
+    FILTER,
+    GAMMA_PHI,
+    GAMMA_THETA,
+    LEAST,
+    LEAST_SHIFT,
+    LESS_SHIFT,
+    LOWERINGS,
+    S_PHI,
+    S_THETA,
+)
+
+LEAST_FRACTION, MOST_FRACTION = BOUNDARY
+FARTHEST = 1e20  # a bound at infinity is merely far away
+ROUNDING = 10 * float(np.finfo(np.float64).eps)
+
+
+class Places(NamedTuple):
+    """Which entries of A and H are stored."""
+
+    rows: NDArray[np.int64]  # of the entries of A
+    columns: NDArray[np.int64]
+    diagonal: NDArray[np.int64]  # where that of H is among its entries, -1 if an entry is not stored, (m,)
+
+
+class Here(NamedTuple):
+    """A batch of models and states, as in ``newton_step.py``."""
+
+    objective: Floats  # (batch,)
+    gradient: Floats  # (batch, m)
+    values: Floats  # (batch, k)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
+    u: Floats  # (batch, m)
+    s: Floats  # (batch, q)
+    y: Floats  # (batch, k)
+    shift: Floats  # (batch,)
+    weight: Floats  # (batch,)
+    largest: Floats  # (batch,)
+    last: Floats  # (batch, 0) or (batch, 1)
+    start: Floats  # (batch, m)
+    scale: Floats  # of the objective, (batch,)
+    rows: Floats  # of the constraints, (batch, k)
+
+
+class Changed(NamedTuple):
+    """What an iteration changes."""
+
+    barrier: Floats  # (batch,)
+    filter: Floats  # (batch, FILTER, 2)
+    stored: NDArray[np.int64]  # (batch,)
+
+
+class Equations(NamedTuple):
+    """The system of the step, and whether its problem is solved where it is, but for the length of the step."""
+
+    primal: Floats  # (batch, m)
+    dual: Floats  # (batch, k)
+    r: Floats  # (batch, m)
+    t: Floats  # (batch, k)
+    settled: NDArray[np.bool_]  # (batch,)
+
+
+class Step(NamedTuple):
+    """The solution of these, and what is to be said of their matrix."""
+
+    z: Floats  # (batch, m)
+    s: Floats  # (batch, k)
+    good: NDArray[np.bool_]  # (batch,)
+    room: Floats  # (batch,)
+
+
+class Trial(NamedTuple):
+    """Where a step leads, and what is known of it before anything is evaluated there."""
+
+    u: Floats  # (batch, m)
+    s: Floats  # (batch, q)
+    y: Floats  # (batch, k)
+    multipliers: Floats  # the same in the convention of the batch, (batch, k)
+    length: Floats  # of the step, (batch,)
+    slope: Floats  # of the objective and its barrier along the step, (batch,)
+    solved: NDArray[np.bool_]  # (batch,)
+
+
+class Found(NamedTuple):
+    """Values and derivatives in the units of the user."""
+
+    objective: Floats  # (batch,)
+    slope: Floats  # of the Lagrangian, (batch, m)
+    values: Floats  # (batch, k)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
+
+
+class There(NamedTuple):
+    """The model at the trial point, and what has become of the filter."""
+
+    objective: Floats  # (batch,)
+    gradient: Floats  # (batch, m)
+    values: Floats  # (batch, k)
+    jacobian: Floats  # (batch, entries)
+    hessian: Floats  # (batch, entries)
+    filter: Floats  # (batch, FILTER, 2)
+    stored: NDArray[np.int64]  # (batch,)
+    shift: Floats  # (batch,)
+    accepted: NDArray[np.bool_]  # (batch,)
+
+
+class Limits(NamedTuple):
+    """When a problem is solved, and how small its barrier may be."""
+
+    feasibility: float
+    stationarity: float
+    complementarity: float
+    barrier: float
+    near: float  # steps that are shorter, relative to u, need not be taken
+
+
+@compiled
+def larger(x: float, y: float) -> float:
+    """The larger one, or NaN."""
+    return y if y > x or y != y else x
+
+
+@compiled
+def smaller(x: float, y: float) -> float:
+    """The smaller one, or NaN."""
+    return y if y < x or y != y else x
+
+
+@compiled
+def _room(fraction: float, value: float, change: float, length: float) -> float:
+    """The length of a step that keeps a value positive, if that is shorter."""
+    shorter: float = smaller(length, -fraction * value / change) if change < 0 else length
+    return shorter
+
+
+@compiled
+def _cholesky(matrix: Floats) -> float:
+    """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor."""
+    room = np.inf
+    for j in range(len(matrix)):
+        before = matrix[j, j]
+        pivot = before
+        for c in range(j):
+            pivot -= matrix[j, c] * matrix[j, c]
+        if not (pivot > 0 and pivot / before > PIVOT):
+            return -1.0
+        room = smaller(room, pivot / before)
+        root = math.sqrt(pivot)
+        matrix[j, j] = root
+        for i in range(j + 1, len(matrix)):
+            entry = matrix[i, j]
+            for c in range(j):
+                entry -= matrix[i, c] * matrix[j, c]
+            matrix[i, j] = entry / root
+    return room
+
+
+@compiled
+def _unit(matrix: Floats) -> None:
+    """The factor of the identity, where there is none."""
+    matrix[:] = 0.0
+    for j in range(len(matrix)):
+        matrix[j, j] = 1.0
+
+
+@compiled
+def _forward(lower: Floats, x: Floats) -> None:
+    """L^-1 x, in place."""
+    for i in range(len(x)):
+        entry = x[i]
+        for c in range(i):
+            entry -= lower[i, c] * x[c]
+        x[i] = entry / lower[i, i]
+
+
+@compiled
+def _backward(lower: Floats, x: Floats) -> None:
+    """L'^-1 x, in place."""
+    for i in range(len(x) - 1, -1, -1):
+        x[i] /= lower[i, i]
+        for c in range(i):
+            x[c] -= lower[i, c] * x[i]
+
+
+@compiled
+def _solve_one(
+    matrix: Floats,  # H + primal, the lower triangle, and in the end the factor, (m, m)
+    jacobian: Floats,  # (k, m)
+    forces: Floats,  # the weight, or one over dual, (k,)
+    p: int,
+    z: Floats,  # r, and in the end the solution, (m,)
+    t: Floats,  # t, likewise, (k,)
+    half: Floats,  # (p, m)
+    complement: Floats,  # (p, p)
+) -> tuple[bool, float]:
+    """As DenseLayout does it: whether all is well, and what is left of the diagonal of H."""
+    for i in range(len(t)):
+        for a in range(len(z)):
+            pulled = forces[i] * jacobian[i, a]
+            if pulled != 0:
+                z[a] += pulled * t[i]
+                for b in range(a + 1):
+                    matrix[a, b] += pulled * jacobian[i, b]
+    room = _cholesky(matrix)
+    good = room >= 0
+    if not good:
+        _unit(matrix)
+    _forward(matrix, z)
+    for i in range(p):
+        half[i] = jacobian[i]
+        _forward(matrix, half[i])
+        for j in range(i + 1):
+            complement[i, j] = np.dot(half[i], half[j])
+        t[i] = np.dot(half[i], z) - t[i]
+    if p and _cholesky(complement) < 0:
+        good = False
+        _unit(complement)
+    _forward(complement, t[:p])
+    _backward(complement, t[:p])
+    for i in range(p):
+        for a in range(len(z)):
+            z[a] -= half[i, a] * t[i]
+    _backward(matrix, z)
+    for i in range(p, len(t)):
+        t[i] = forces[i] * (np.dot(jacobian[i], z) - t[i])
+    return good, room
+
+
+@compiled
+def solve_dense(here: Here, equations: Equations, step: Step) -> None:
+    """The step of small dense problems."""
+    m, k = here.u.shape[1], here.y.shape[1]
+    p = k - here.s.shape[1]
+    matrix, half, complement, forces = np.empty((m, m)), np.empty((p, m)), np.empty((p, p)), np.empty(k)
+    for n in range(len(here.u)):
+        for a in range(m):
+            for b in range(a + 1):
+                matrix[a, b] = here.hessian[n, a * m + b]
+            matrix[a, a] += equations.primal[n, a]
+        forces[:p], forces[p:] = here.weight[n], 1 / equations.dual[n, p:]
+        step.z[n], step.s[n] = equations.r[n], equations.t[n]
+        rows = here.jacobian[n].reshape(k, m)
+        found = _solve_one(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
+        step.good[n], step.room[n] = found
+
+
+class Measured(NamedTuple):
+    """How far one problem is from its solution."""
+
+    stationarity: float
+    steepest: float  # the largest slope
+    missed: float  # the largest residual
+    violated: float
+    gap: float
+    product: float  # the largest s y
+    large: float  # what it is relative to
+    stretched: float  # the largest y times the terms of its inequality
+    off: float  # how far an s y is from the last barrier, if there is one
+
+
+@compiled
+def _measured(
+    places: Places, here: Here, n: int, slope: Floats, force: Floats, residual: Floats, terms: Floats
+) -> Measured:
+    s, y = here.s[n], here.y[n]
+    p = len(y) - len(s)
+    slope[:], force[:], terms[:] = here.gradient[n], 0.0, 0.0
+    for e in range(len(places.rows)):
+        i, a = places.rows[e], places.columns[e]
+        pull = here.jacobian[n, e] * y[i]
+        slope[a] += pull
+        force[a] += abs(pull)
+        terms[i] += abs(here.jacobian[n, e] * here.u[n, a])
+    missed, violated, gap, product, large, stretched, off = 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0
+    for i in range(len(y)):
+        value = here.values[n, i]
+        residual[i] = value if i < p else value + s[i - p]
+        missed = larger(missed, abs(residual[i]))
+        violated = larger(violated, abs(value) if i < p else larger(0.0, value))
+        if i >= p:
+            span, both = larger(1.0, terms[i]), s[i - p] * y[i]
+            large, stretched = larger(large, y[i] / 100), larger(stretched, y[i] * span)
+            product, gap = larger(product, both), larger(gap, both / span)
+            if here.last.shape[1]:
+                off = larger(off, abs(both - here.last[n, 0]))
+    steepest, forces = 0.0, 1.0
+    for a in range(len(slope)):
+        steepest = larger(steepest, abs(slope[a]))
+        forces = larger(larger(forces, abs(here.gradient[n, a])), force[a])
+    return Measured(steepest / forces, steepest, missed, violated, gap, product, large, stretched, off)
+
+
+@compiled
+def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed: Changed) -> float:
+    """The barrier of a problem that has solved its present one well enough, lowered; the filter starts anew."""
+    before: float = changed.barrier[n]
+    barrier = before
+    if not here.s.shape[1]:
+        return before
+    lowest = smaller(limits.barrier * found.stretched, 0.2 * limits.complementarity * found.large)
+    if here.last.shape[1]:
+        lowest = larger(lowest, here.last[n, 0])
+    enough = larger(larger(found.stationarity, found.missed) / 10, found.product / (1 + 10 * found.large))
+    for _ in range(LOWERINGS):
+        if barrier >= enough:
+            barrier = smaller(larger(smaller(0.2 * barrier, barrier**1.5), lowest), barrier)
+    if barrier < before:
+        changed.filter[n] = np.inf
+        changed.stored[n] = 0
+        changed.barrier[n] = barrier
+    return barrier
+
+
+@compiled
+def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
+    """The diagonal of H."""
+    for a in range(len(bend)):
+        e = places.diagonal[a]
+        bend[a] = hessian[e] if e >= 0 else 0.0
+
+
+@compiled
+def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, residual: Floats, to: Equations) -> None:
+    """The system of the step, but for the slope."""
+    s, y, primal, dual, t, shift = here.s[n], here.y[n], to.primal[n], to.dual[n], to.t[n], here.shift[n]
+    p, largest = len(y) - len(s), 0.0
+    for a in range(len(bend)):
+        largest = larger(largest, abs(bend[a]))
+    least = larger(larger(1e-6 * largest, 1e-3 * steepest), 1e-8)
+    for a in range(len(bend)):
+        primal[a] = shift * larger(abs(bend[a]), least)
+    for i in range(p):
+        dual[i], t[i] = 0.0, -residual[i]
+    for i in range(p, len(y)):
+        dual[i] = s[i - p] / y[i]
+        t[i] = s[i - p] - residual[i] - barrier / y[i]
+
+
+@compiled
+def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
+    ended = found.gap / found.large <= limits.complementarity
+    if here.last.shape[1]:
+        ended = found.off / found.large <= smaller(CENTRED * here.last[n, 0], limits.complementarity)
+    return ended and found.violated <= limits.feasibility and found.stationarity <= limits.stationarity
+
+
+@compiled
+def prepare(places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations) -> None:
+    """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
+    m, k = here.u.shape[1], here.y.shape[1]
+    slope, force, bend, residual, terms = np.empty(m), np.empty(m), np.empty(m), np.empty(k), np.empty(k)
+    for n in range(len(here.u)):
+        found = _measured(places, here, n, slope, force, residual, terms)
+        barrier = _lower_barrier(here, n, found, limits, changed)
+        _diagonal(places, here.hessian[n], bend)
+        _set_up(here, n, barrier, found.steepest, bend, residual, equations)
+        for a in range(m):
+            equations.r[n, a] = -slope[a]
+        equations.settled[n] = _is_settled(here, n, found, limits)
+
+
+@compiled
+def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Floats) -> float:
+    """The length of the step relative to u, the largest over its entries."""
+    energy, longest = 0.0, 0.0
+    for a in range(len(z)):
+        energy += (abs(gradient[a]) + abs(bend[a]) * abs(u[a])) * abs(u[a])
+    for a in range(len(z)):
+        reach = math.sqrt(energy / bend[a]) if bend[a] > 0 else 0.0
+        size = abs(u[a]) + 1e-3 * (abs(u[a] - start[a]) + reach)
+        longest = larger(longest, abs(z[a]) / (size if 0 < size < np.inf else 1.0))
+    return longest
+
+
+@compiled
+def move(
+    places: Places, here: Here, limits: Limits, barriers: Floats, equations: Equations, step: Step, trial: Trial
+) -> None:
+    """As far along the step as slacks and multipliers stay positive."""
+    p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], np.empty(here.u.shape[1])
+    for n in range(len(here.u)):
+        s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
+        fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
+        length, own, along = 1.0, 1.0, 0.0
+        for i in range(p, k):
+            change = barrier / y[i] - s[i - p] - dy[i] * equations.dual[n, i]
+            trial.s[n, i - p] = change
+            along -= barrier * change / s[i - p]
+            length, own = _room(fraction, s[i - p], change, length), _room(fraction, y[i], dy[i], own)
+        for i in range(p, k):
+            trial.s[n, i - p] = s[i - p] + length * trial.s[n, i - p]
+            centre = barrier / trial.s[n, i - p]  # keep s y within sight of the barrier, so that no pair is lost
+            trial.y[n, i] = larger(smaller(y[i] + own * dy[i], 1e10 * centre), 1e-10 * centre)
+        for i in range(k):
+            trial.y[n, i] = trial.y[n, i] if i >= p else y[i] + length * dy[i]
+            trial.multipliers[n, i] = -trial.y[n, i] * here.rows[n, i] / here.scale[n]
+        for a in range(len(z)):
+            along += here.gradient[n, a] * z[a]
+            trial.u[n, a] = here.u[n, a] + length * z[a]
+        trial.length[n], trial.slope[n] = length, along
+        _diagonal(places, here.hessian[n], bend)
+        nearness = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z)
+        trial.solved[n] = equations.settled[n] and nearness <= limits.near
+
+
+@compiled
+def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple[float, float]:
+    """(theta, phi): the violation, and the objective with its barrier."""
+    p, theta = len(values) - len(s), 0.0
+    for i in range(p):
+        theta += abs(values[i])
+    for i in range(len(s)):
+        theta += abs(values[p + i] + s[i])
+        objective -= barrier * math.log(s[i]) if s[i] > 0 else np.nan
+    return theta, objective
+
+
+@compiled
+def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there: There) -> None:
+    """The model at the trial point, and slacks that are no smaller than the room there is."""
+    scale, p = here.scale[n], here.y.shape[1] - here.s.shape[1]
+    there.objective[n] = found.objective[n] * scale
+    there.gradient[n] = found.slope[n]
+    there.hessian[n] = found.hessian[n] * scale
+    for e in range(len(places.rows)):
+        i = places.rows[e]
+        there.gradient[n, places.columns[e]] += found.jacobian[n, e] * trial.multipliers[n, i]
+        there.jacobian[n, e] = found.jacobian[n, e] * here.rows[n, i]
+    there.gradient[n] *= scale
+    for i in range(here.y.shape[1]):
+        value = larger(found.values[n, i], -FARTHEST) * here.rows[n, i]
+        there.values[n, i] = value
+        if i >= p and abs(value) < np.inf:
+            trial.s[n, i - p] = larger(trial.s[n, i - p], -value)
+
+
+@compiled
+def _is_free(pairs: Floats, theta: float, phi: float) -> bool:
+    """Whether the filter lets a point pass."""
+    free = True
+    for i in range(FILTER):
+        free = free and (theta < pairs[i, 0] or phi < pairs[i, 1])
+    return free
+
+
+@compiled
+def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Trial, there: There) -> None:
+    """Whether each step is progress; the model at the trial point, and what is remembered of the one before."""
+    for n in range(len(here.u)):
+        barrier = changed.barrier[n]
+        theta_before, phi_before = _merit(here.objective[n], here.values[n], here.s[n], barrier)
+        _scale(places, here, n, found, trial, there)
+        theta, phi = _merit(there.objective[n], there.values[n], trial.s[n], barrier)
+        length, slope = trial.length[n], trial.slope[n]
+        descent = max(-slope, 0.0) ** S_PHI
+        by_objective = theta_before <= LEAST * here.largest[n] and length * descent > DELTA * theta_before**S_THETA
+        change = phi - phi_before - ROUNDING * abs(phi_before)
+        armijo = change <= ETA * length * slope
+        better = theta <= (1 - GAMMA_THETA) * theta_before or change <= -GAMMA_PHI * theta_before
+        good = (armijo if by_objective else better) and theta < here.largest[n] and abs(phi) < np.inf
+        good = good and _is_free(changed.filter[n], theta, phi)
+        there.filter[n], there.stored[n] = changed.filter[n], changed.stored[n]
+        if good and not (by_objective and armijo):
+            there.filter[n, changed.stored[n] % FILTER, 0] = (1 - GAMMA_THETA) * theta_before
+            there.filter[n, changed.stored[n] % FILTER, 1] = phi_before - GAMMA_PHI * theta_before
+            there.stored[n] += 1
+        shift = here.shift[n] * smaller(here.shift[n], LESS_SHIFT)
+        there.shift[n] = shift if shift >= LEAST_SHIFT else 0.0
+        there.accepted[n] = good

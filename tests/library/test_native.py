@@ -1,0 +1,135 @@
+"""The compiled kernels of the Newton method against the same iteration in torch, step by step."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
+from declarative.linear.machine import INSTALLED
+from declarative.solvers import native, newton
+from tests.support.helpers import DOUBLE
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="the kernels need Numba")
+M = 6
+SIDE = torch.randn(4, M, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+
+
+def start(_):
+    return torch.ones(M, dtype=DOUBLE) / 2
+
+
+def bowl(x, u):
+    return (u - x).pow(4).sum() + (u - x).square().sum() + u[0] * u[1] / 4
+
+
+PROBLEMS = {
+    "free": {"objective": bowl},
+    "equalities": {"objective": bowl, "equality": lambda _, u: torch.stack([u.square().sum() - 1, u[0] - u[1]])},
+    "inequalities": {"objective": bowl, "inequality": lambda _, u: SIDE @ u - 0.3},
+    "both, and bounds": {
+        "objective": bowl,
+        "equality": lambda _, u: u.sum() - 1,
+        "inequality": lambda _, u: SIDE @ u - 0.6,
+        "bounds": (0.0, 0.4),
+    },
+    "not convex": {"objective": lambda x, u: (u * x).sin().sum() + u.square().sum() / 10, "bounds": (-3.0, 3.0)},
+    "undefined in places": {
+        "objective": lambda x, u: (u - u.log()).sum() + x @ u,
+        "equality": lambda _, u: u.sum() - 2,
+    },
+}
+
+
+def inputs(count=7):
+    return torch.randn(count, M, dtype=DOUBLE, generator=torch.Generator().manual_seed(3))
+
+
+def node_of(name, **options):
+    return DeclarativeNode(**PROBLEMS[name], start=start, **{"solver": Newton(), "on_failure": "mask", **options})
+
+
+def close(one, other):
+    """Equal up to what rounding errors make of it, also where both are infinite or no numbers."""
+    return torch.allclose(one.double(), other.double(), rtol=1e-7, atol=1e-9, equal_nan=True)
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Every iteration of the kernels is done in torch too; how many there were."""
+    seen = []
+    original = native.Native.iterate
+
+    def iterate(self, limits):
+        model = self.model()
+        own = {name: torch.from_numpy(getattr(self.here, name)) for name in native.OF_STATE}
+        changed = dict(zip(native.CHANGED, map(torch.from_numpy, self.before), strict=True))
+        state = dataclasses.replace(self.state, **own, **{name: x.clone() for name, x in changed.items()})
+        scales = newton.Scales(*(torch.from_numpy(x) for x in (self.here.scale, self.here.rows, self.here.start)))
+        flags = original(self, limits)
+        batch = dataclasses.replace(self.batch, evaluator=None)
+        *expected, wanted = newton._iteration(batch, scales, model, state, limits[:3])
+        theta = newton.merit(model.objective, model.residual, model.s, state.barrier)[0]
+        clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
+        for mine, theirs in zip(self.tensors(), expected, strict=True):
+            for part, x in mine.tensors().items():
+                rows = clear if part in ("filter", "stored") else slice(None)
+                assert close(x[rows], getattr(theirs, part)[rows]), part
+        agree = wanted == torch.from_numpy(flags).T
+        agree[:, 2] |= ~clear
+        agree[:, 3] |= ~wanted[:, 1]  # where there is no factor, nothing is left of any pivot
+        assert bool(agree.all())
+        seen.append(len(flags))
+        return flags
+
+    monkeypatch.setattr(native.Native, "iterate", iterate)
+    return seen
+
+
+@pytest.mark.parametrize("structure", ["dense", "sparse"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_iteration_is_that_of_torch(compared, name, structure):
+    solution = node_of(name, structure=structure).solve(inputs())
+    assert solution.converged.any()
+    assert len(compared) >= 3
+
+
+def test_every_iteration_towards_a_barrier_is_that_of_torch(compared):
+    node_of("both, and bounds", gradient=Smoothed(0.05)).solve(inputs())
+    assert len(compared) >= 3
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_without_the_kernels_solutions_are_the_same(monkeypatch, name, record):
+    x = inputs()
+    ours = node_of(name, record=record).solve(x)
+    monkeypatch.setattr(newton, "usable", lambda _: False)
+    theirs = node_of(name, record=record).solve(x)
+    assert torch.equal(ours.converged, theirs.converged)
+    assert torch.allclose(ours.y[ours.converged], theirs.y[ours.converged], rtol=1e-9, atol=1e-10)
+
+
+def test_a_large_dense_problem_is_factored_by_the_library_itself(monkeypatch):
+    monkeypatch.setattr(native, "LARGEST", M - 1)
+    x = inputs()
+    small = node_of("both, and bounds").solve(x)
+    monkeypatch.setattr(native, "LARGEST", M)
+    assert torch.allclose(small.y, node_of("both, and bounds").solve(x).y, rtol=1e-10, atol=1e-11)
+
+
+def test_functions_that_return_their_argument_are_not_overwritten():
+    x = inputs().abs() + 0.1
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), inequality=lambda _, u: u, start=start, solver=Newton())
+    assert torch.allclose(node(-x), -x)
+
+
+def test_what_is_no_number_ends_in_a_status():
+    def poisoned(x, u):
+        return (u - x).square().sum() * torch.where(u[0] < 0.4, torch.nan, 1.0)
+
+    x = torch.tensor([0.7, -0.7], dtype=DOUBLE).unsqueeze(-1).expand(-1, M)
+    node = DeclarativeNode(poisoned, start=start, solver=Newton(max_iterations=50), on_failure="mask")
+    with pytest.warns(NumericalWarning):
+        solution = node.solve(x)
+    assert solution.converged.tolist() == [True, False]
