@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.sparse.lanes import INSTALLED, compiled
+from declarative.linear.machine import INSTALLED, compiled
 
 Array = NDArray[np.floating]
 
