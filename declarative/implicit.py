@@ -89,15 +89,15 @@ class Implicit(torch.autograd.Function):
         constant = (None,) * call.warm
         if not call.size or not wanted:
             return None, None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *constant
+        plain = not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w))
         good, masked = solution.converged, call.plan.on_failure == "mask"
-        if masked:
+        if masked and not (plain and bool(good.all())):
             xs, solution = without_failures(call, xs, solution)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
-        plain = not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w))
         point = ctx.spec.point(call, xs, solution, ctx.workspace if plain else None)
         with full_precision(v):
             found = ctx.spec.rule.pull(point, v, w, wanted)
-        if masked:
+        if masked and not (plain and bool(good.any())):
             found = tuple(torch.where(good.any(), grad, 0.0) for grad in found)
         grads: list[Tensor | None] = [None] * ctx.count
         taken: list[Tensor] = [x for x in (*xs, *given) if x is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,21 @@ class Program:
     def size(self) -> int:
         """How many constraints there are."""
         return self.b.shape[-1] + self.h.shape[-1]
+
+    @cached_property
+    def rows(self) -> Tensor:  # (batch, p + n, m)
+        """[A; G]."""
+        return torch.cat([self.A, self.G], -2)
+
+    @cached_property
+    def level(self) -> Tensor:  # (batch, p + n)
+        """[b; h]."""
+        return torch.cat([self.b, self.h], -1)
+
+    @cached_property
+    def steepest(self) -> Tensor:  # (batch, n)
+        """The largest entry of each row of G."""
+        return self.G.abs().amax(-1)
 
     def select(self, rows: Tensor) -> Program:
         """The programs at these positions."""

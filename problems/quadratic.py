@@ -12,14 +12,15 @@ from declarative import Solver, Status
 from declarative.derivatives import Point
 from declarative.linear import DenseSystem, HessianSystem
 from declarative.linear.contract import System
-from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
+from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind
 
+from .conditions import Iterate, decided, is_weak, residual, residuals, solve_equality
 from .evidence import convex, convex_along, reason
 from .formula import judged
-from .interior import Iterate, residual, residuals, solve_equality, solve_program
+from .interior import solve_program
 from .layer import Inputs, Layer, Options
 from .program import Normalised, Program
 from .settings import require_count
@@ -94,8 +95,9 @@ class QuadraticProgram(Layer):
 
         minimise u' Q u / 2 + q' u   subject to   A u = b and G u <= h.
 
-    Solved by a batched interior-point method that is finished on the active set, to rounding. Only the symmetric part
-    of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
+    Where Q is definite, the active set is found by a dual method, in compiled code if Numba is there; what that leaves
+    open is solved by a batched interior-point method, and finished on the active set, to rounding. Only the symmetric
+    part of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
 
     Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p), G (batch, n, m), h (batch, n) -> y (batch, m).
     A and b may be None, and so may G and h.
@@ -105,7 +107,7 @@ class QuadraticProgram(Layer):
     multiplier, is a kink, and linearly dependent active constraints have a least-norm gradient: both warn.
 
     Args:
-        max_iterations: of the interior-point method.
+        max_iterations: of the interior-point method; the dual method changes the active set 8 times as often at most.
         **options: see :class:`Layer`.
 
     Example:
@@ -157,24 +159,26 @@ class _Quadratic(Solver):
     needs_start = False
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
-        if raw.multipliers is None:
-            return None
+        if raw.multipliers is None or raw.assessment is not None:
+            return raw.assessment
         # The symmetric part of Q is not formed for one product with it.
-        program, size, unit, of_y, of_l = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
-        u, curve = raw.y / unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * size)
-        y, pull = -raw.multipliers[:, : batch.p] / of_y, -raw.multipliers[:, batch.p :] / of_l
-        slack = program.h - times(program.G, u)
-        small = kink_tolerance(u.dtype)
-        weak = (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
-        held = (pull > slack.clamp(min=0.0)) & ~weak
-        point = Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
+        normal = _program(batch, raw.y.dtype, symmetric=False).normalised(with_q=False)
+        program = normal.program
+        u, curve = raw.y / normal.unit, (times(program.Q, raw.y) + times(program.Q.mT, raw.y)) / (2 * normal.size)
+        y, pull = -raw.multipliers[:, : batch.p] / normal.of_y, -raw.multipliers[:, batch.p :] / normal.of_l
+        point, weak = decided(program, u, y, pull)
         found = residual(program, point, residuals(program, point, curve))
         # What the solver has failed of, in double precision, cannot be seen in single.
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
-        always = torch.ones_like(program.b, dtype=torch.bool)
-        multipliers = torch.cat([raw.multipliers[:, : batch.p], torch.where(held, -pull * of_l, 0.0)], -1)
-        active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
-        return judged(multipliers, found, found, active, weak)
+        return _assessment(raw.multipliers, point, weak, found)
+
+
+def _assessment(multipliers: Tensor, point: Iterate, weak: Tensor, found: Tensor) -> Assessment:
+    """With the multipliers of all equalities, and of the inequalities that hold."""
+    held = point.l > point.w
+    p = multipliers.shape[-1] - held.shape[-1]
+    active, weak = torch.nn.functional.pad(held, (p, 0), value=True), torch.nn.functional.pad(weak, (p, 0))
+    return judged(torch.where(active, multipliers, 0.0), found, found, active, weak)
 
 
 @dataclass(frozen=True)
@@ -187,40 +191,45 @@ class Direct(_Quadratic):
         active = torch.ones_like(program.b, dtype=torch.bool)
         u, s, left = solve_equality(program, active, Reduction.of(program.Q, program.A))
         point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
-        good = residual(program, point) <= optimality_tolerance(u.dtype)
+        found = residual(program, point)
+        good = found <= optimality_tolerance(u.dtype)
         minimal = left.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
         if not minimal.all():
             rest = program.select(~minimal).to(torch.float64)
             minimal[~minimal] = convex_along(rest.Q, rest.A, u.dtype)
         codes = _codes(program, point, good & minimal, start.dtype)
         codes = torch.where(minimal | (codes == Status.INFEASIBLE), codes, int(Status.UNBOUNDED))
-        return _raw(normal, point, codes, iterations, left if left.sound.all() else None)
+        return _raw(normal, point, codes, iterations, left if left.sound.all() else None, found)
 
 
 @dataclass(frozen=True)
 class InteriorPoint(_Quadratic):
-    """The interior-point method, in double precision: half of the digits of single do not tell what is active."""
+    """Pivots or interior points, in double precision: half of the digits of single do not tell what is active."""
 
     max_iterations: int
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         normal = _program(batch, torch.float64).normalised()
-        point, iterations, left = solve_program(normal.program, self.max_iterations)
-        good = residual(normal.program, point) <= optimality_tolerance(torch.float64)
+        point, iterations, found, left = solve_program(normal.program, self.max_iterations)
+        good = found <= optimality_tolerance(torch.float64)
         codes = _codes(normal.program, point, good, start.dtype)
         tired = (codes == Status.STALLED) & (iterations >= self.max_iterations)
         codes = torch.where(tired, int(Status.ITERATION_LIMIT), codes)
-        codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
-        point = replace(point, u=within_bounds(normal.program, point))
-        return _raw(normal, point, codes, iterations, left).to(start.dtype)
+        if left is None:  # else Q has a Cholesky factor
+            codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
+        # Rounded to single precision, they will be other points.
+        known = found if start.dtype == torch.float64 else None
+        return _raw(normal, point, codes, iterations, left, known).to(start.dtype)
 
 
 def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
     """CONVERGED, or the reason why it is not."""
-    place = torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1)
-    # At a point so far away the conditions may seem to hold, relative to the size of its coordinates.
-    far = good & (point.u.abs().amax(-1) > torch.finfo(point.u.dtype).eps ** -0.5 * place)
     codes = torch.zeros_like(good, dtype=torch.int64)
+    # At a point so far away the conditions may seem to hold, relative to the size of its coordinates.
+    away = point.u.abs().amax(-1) * torch.finfo(point.u.dtype).eps ** 0.5
+    if (good & (away <= 1)).all():
+        return codes
+    far = good & (away > torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1))
     if far.any():
         codes[far] = reason(program.select(far), point.u.dtype, Status.CONVERGED)
     if not good.all():
@@ -228,24 +237,21 @@ def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -
     return codes
 
 
-def _raw(given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None) -> RawSolution:
-    """A point of the normalised program as one of the given program."""
+def _raw(
+    given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None, found: Tensor | None
+) -> RawSolution:
+    """A point of the normalised program as one of the given program; ``found`` is its residual, if all were solved."""
     told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
     messages = tuple(told.get(code, "") for code in codes.tolist())
     multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
     factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
-    return RawSolution(point.u * given.unit, multipliers, codes, iterations, messages, factors=factor)
-
-
-def within_bounds(program: Program, point: Iterate) -> Tensor:  # (batch, m)
-    """u without the rounding errors by which it misses a bound on a single entry, of rows of length 1."""
-    single, place, sign = (program.G != 0).sum(-1) == 1, program.G.abs().argmax(-1), program.G.sum(-1)
-    held, bound = point.l > point.w, 0.0 + sign * program.h
-    upper, lower = torch.full_like(point.u, torch.inf), torch.full_like(point.u, -torch.inf)
-    upper.scatter_reduce_(-1, place, torch.where(single & (held | (sign > 0)), bound, torch.inf), "amin")
-    lower.scatter_reduce_(-1, place, torch.where(single & (held | (sign < 0)), bound, -torch.inf), "amax")
-    return point.u.clamp(lower, upper)
+    assessment = None
+    if found is not None and not codes.any():
+        assessment = _assessment(multipliers, point, is_weak(point.u, point.w, point.l), found)
+    return RawSolution(
+        point.u * given.unit, multipliers, codes, iterations, messages, factors=factor, assessment=assessment
+    )
 
 
 def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001

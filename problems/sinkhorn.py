@@ -11,7 +11,7 @@ stalls, Newton's method takes over. The Hessian is the matrix of the backward pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 
 from .formula import judged
+from .scaling import iterate
 from .schur import Pair, or_one, solve_schur
 from .settings import Setting
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
 PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
-CHUNK = 10  # iterations between two looks at which problems are still worth iterating
+FIRST = 20  # iterations before the first look at which problems are still worth iterating
+CHUNK = 10  # and between two looks
 SLOWEST = 0.9  # the slowest convergence, per iteration, for which steps are made longer
 
 
@@ -70,30 +72,31 @@ class Sinkhorn(Solver):
         rows, columns = f - r.log() + 1 + gauge, g - c.log() - gauge
         # What a problem failed of, should the assessment find that it did.
         codes = torch.where(iterations < self.max_iterations, int(Status.STALLED), int(Status.ITERATION_LIMIT))
-        return RawSolution(
-            y=plan.flatten(1),
-            multipliers=torch.cat([rows, columns[:, :-1]], -1) / gamma.squeeze(-1),
-            codes=codes,
-            iterations=iterations,
-            messages=("",) * batch.size,
-        )
+        multipliers = torch.cat([rows, columns[:, :-1]], -1) / gamma.squeeze(-1)
+        raw = RawSolution(plan.flatten(1), multipliers, codes, iterations, ("",) * batch.size)
+        return replace(raw, assessment=_assessment(multipliers, plan, r, c))
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """The marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
+        if raw.assessment is not None:
+            return raw.assessment
         _, r, c, _ = self._operands(batch, raw.y)
-        plan = raw.y.view(batch.size, *batch.shape)
-        error = _error(plan, r, c).nan_to_num(nan=torch.inf)
         multipliers = raw.multipliers if raw.multipliers is not None else raw.y.new_zeros(batch.size, batch.k)
-        return judged(multipliers, torch.zeros_like(error), error)
+        return _assessment(multipliers, raw.y.view(batch.size, *batch.shape), r, c)
 
     def _operands(self, batch: Batch, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """M, r, c and gamma, (batch, 1, 1)."""
         (M, *marginals), gamma = self.gamma.columns(batch.unshared().xs, like)
-        r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
-        for name, x in (("r", r), ("c", c)):
+        for name, x in zip("rc", marginals, strict=False):
             if not (x > 0).all():
                 raise ValueError(f"{name} must not be negative, and have a mass.")
+        r, c = marginals or (x.expand(batch.size, -1) for x in uniform_marginals(M[0]))
         return M, r, c, gamma.unsqueeze(-1)
+
+
+def _assessment(multipliers: Tensor, plan: Tensor, r: Tensor, c: Tensor) -> Assessment:
+    """Of the marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
+    error = _error(plan, r, c).nan_to_num(nan=torch.inf)
+    return judged(multipliers, torch.zeros_like(error), error)
 
 
 def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)
@@ -120,18 +123,23 @@ def _scale(
     error = torch.full_like(f[:, 0], torch.inf)
     iterations = torch.zeros_like(error, dtype=torch.int64)
     rows, kernel, before = torch.arange(len(M), device=M.device), whole, error.clone()
-    excess = torch.zeros_like(error)
+    excess, far = torch.zeros_like(error), -0.25 * math.log(torch.finfo(M.dtype).tiny)
     horizon = min(limit, 80 + min(M.shape[1:]) // 2)  # beyond, Newton's method is faster, the less so the larger M is
-    for start in range(0, limit, CHUNK):
-        known = r[rows], c[rows], u[rows], v[rows], excess[rows]
-        *state, now, speed, count = _chunk(kernel, *known, tolerance, min(CHUNK, limit - start))
+    done = 0
+    while done < limit:
+        steps = min(CHUNK if done else FIRST, limit - done)
+        known = (r, c, u, v, excess) if len(rows) == len(M) else (r[rows], c[rows], u[rows], v[rows], excess[rows])
+        *state, now, speed, count = iterate(kernel, *known, tolerance, steps)
+        drift = torch.cat(state, -1).log_().abs_().amax(-1)
+        if not done and bool(((now <= tolerance) & (drift <= far)).all()):
+            (u, v), error, iterations = state, now, count  # an easy batch is done before anything is kept in mind
+            break
         excess[rows] = _longer(known[-1], speed)
-        drift = torch.cat(state, -1).log().abs().amax(-1)
         finite = drift.isfinite()
         for x, new in zip((u, v), state, strict=True):
             x[rows] = torch.where(finite.unsqueeze(-1), new, x[rows])
         # Far from where the kernel was computed, what had underflowed in it may count by now.
-        stale = finite & (drift > -0.25 * math.log(torch.finfo(M.dtype).tiny))
+        stale = finite & (drift > far)
         if stale.any():
             there = rows[stale]
             f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
@@ -140,7 +148,8 @@ def _scale(
             now = torch.where(stale, torch.inf, now)
         error[rows] = now
         iterations[rows] += count
-        rate = (now / before) ** ((horizon - start) / CHUNK - 1)
+        done += steps
+        rate = (now / before) ** ((horizon - done) / steps)
         stalled = ~finite | ((now * rate > tolerance) & now.isfinite() & before.isfinite())
         keep = (now > tolerance) & ~stalled
         if not keep.any():
@@ -158,42 +167,6 @@ def _kernel(M: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     f = -kernel.amax(-1)
     g = -kernel.add_(f.unsqueeze(-1)).amax(-2)
     return kernel.add_(g.unsqueeze(-2)).exp_(), f, g
-
-
-def _chunk(
-    kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Some iterations u = r / K v, v = c / K' u, each step longer by the excess. What has converged stays as it is.
-
-    Returns u, v, the error, by how much it fell per iteration towards the end, and the iterations.
-    """
-    r, c, u, v = (x.unsqueeze(-2) for x in (r, c, u, v))  # vectors are rows here: see thin_product
-    transposed, longer, excess = kernel.mT, bool(excess.any()), excess[:, None, None]
-    busy = torch.ones_like(r[..., :1], dtype=torch.bool)
-    count, everybody = torch.zeros_like(busy, dtype=torch.int64), True
-    right_u = r / torch.bmm(v, transposed)
-    for step in range(steps):
-        count += busy
-        next_u = torch.addcmul(right_u, excess, right_u * (right_u / u - 1)) if longer else right_u
-        right_v = c / torch.bmm(next_u, kernel)
-        next_v = torch.addcmul(right_v, excess, right_v * (right_v / v - 1)) if longer else right_v
-        if everybody:
-            u, v = next_u, next_v
-        else:
-            u, v = torch.where(busy, next_u, u), torch.where(busy, next_v, v)
-        right_u = r / torch.bmm(v, transposed)
-        error = (u / right_u).sub_(1).abs_().amax(-1, keepdim=True)
-        if longer:  # otherwise the columns have their sums
-            error = torch.maximum(error, (next_v / right_v).sub_(1).abs_().amax(-1, keepdim=True))
-        if 2 * step < steps:
-            middle = error
-        busy = error > tolerance
-        left = int(busy.sum())
-        everybody = left == len(busy)
-        if not left:
-            break
-    speed = (error / middle) ** (2 / steps)
-    return u.squeeze(-2), v.squeeze(-2), error.flatten(), speed.flatten(), count.flatten()
 
 
 def _longer(excess: Tensor, speed: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -18,12 +20,12 @@ def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
 
 def thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
     """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
-    return (thin.mT @ matrix.mT).mT
+    return torch.bmm(thin.mT, matrix.mT).mT
 
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """A batch of matrix-vector products."""
-    return thin_product(matrix, vector.unsqueeze(-1)).squeeze(-1)
+    return torch.bmm(vector.unsqueeze(-2), matrix.mT).squeeze(-2)
 
 
 class DiagonalSystem(System):
@@ -85,51 +87,76 @@ class Reduction:
         sound: for which problems H is definite and well conditioned; for the others nothing here means anything.
         factor: L, (batch, m, m).
         half: L^-1 C', (batch, m, k).
-        complement: C H^-1 C', (batch, k, k).
     """
 
     sound: Tensor
     factor: Tensor
     half: Tensor
-    complement: Tensor
 
     @classmethod
     def of(cls, hessian: Tensor, rows: Tensor) -> Reduction:  # (batch, m, m), (batch, k, m)
         """Factorise."""
         factor, info = torch.linalg.cholesky_ex(hessian)
         half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
-        return cls((info == 0) & _well_conditioned(factor), factor, half, half.mT @ half)
+        return cls((info == 0) & _well_conditioned(factor), factor, half)
+
+    def product(self) -> Tensor:
+        """C H^-1 C', (batch, k, k), in memory of its own."""
+        return self.half.mT @ self.half
+
+    @cached_property
+    def complement(self) -> Tensor:
+        """The same, once for all."""
+        return self.product()
 
     def take(self, rows: Tensor) -> Reduction:
         """Those of the problems at these positions."""
-        return Reduction(self.sound[rows], self.factor[rows], self.half[rows], self.complement[rows])
+        return Reduction(self.sound[rows], self.factor[rows], self.half[rows])
 
-    def factorise(self, diagonal: Tensor, active: Tensor | None = None) -> tuple[Solve, Tensor]:  # (batch, k) both
-        """The solution for D = diag(diagonal), and for which problems it can be relied on.
-
-        Rows that are not active are left out, with s = 0.
-        """
-        matrix = self.complement.clone()
-        if active is not None:
-            mask = active.to(matrix.dtype)
-            matrix.mul_(mask.unsqueeze(-1)).mul_(mask.unsqueeze(-2))
-            diagonal = diagonal + 1 - mask
-        torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
-        # Scaled to a diagonal of ones, so that neither units nor a large D make it look singular.
-        scale = torch.diagonal(matrix, dim1=-2, dim2=-1).rsqrt()
-        small, info = torch.linalg.cholesky_ex(matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2)))
+    def factorise(self, diagonal: Tensor) -> tuple[Solve, Tensor]:  # (batch, k)
+        """The solution for D = diag(diagonal), and for which problems it can be relied on."""
+        scale, small, good = _scaled_factor(self.complement.clone(), diagonal)
         column = scale.unsqueeze(-1)
+        multipliers = lambda right: column * torch.cholesky_solve(column * right, small)  # noqa: E731
+        return partial(self.solve, multipliers), self.sound & good
 
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            first = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
-            right = thin_product(self.half.mT, first) - t.unsqueeze(-1)
-            if active is not None:
-                right = mask.unsqueeze(-1) * right
-            s = column * torch.cholesky_solve(column * right, small)
-            z = torch.linalg.solve_triangular(self.factor.mT, first - thin_product(self.half, s), upper=True)
-            return z.squeeze(-1), s.squeeze(-1)
+    def invert(self, active: Tensor) -> tuple[Tensor, Tensor]:  # (batch, k) -> (batch, k, k), (batch,)
+        """(C H^-1 C')^-1 of the active rows, zero in the others, and for which problems it can be relied on."""
+        mask = active.to(self.complement.dtype)
+        matrix = self.complement * mask.unsqueeze(-1) * mask.unsqueeze(-2)
+        scale, small, good = _scaled_factor(matrix, 1 - mask)
+        scale = scale * mask
+        eye = torch.eye(mask.shape[-1], dtype=mask.dtype, device=mask.device)
+        safe = torch.where(good[:, None, None], small, eye)
+        return scale.unsqueeze(-1) * torch.cholesky_inverse(safe) * scale.unsqueeze(-2), self.sound & good
 
-        return solve, self.sound & (info == 0) & _well_conditioned(small)
+    def solve(self, multipliers: Callable[[Tensor], Tensor], r: Tensor, t: Tensor) -> Pair:
+        """(z, s) with H z + C' s = r, where s, as a column, is a function of C H^-1 r - t."""
+        first = self.start(r)
+        s = multipliers(thin_product(self.half.mT, first) - t.unsqueeze(-1))
+        return self.end(first, s), s.squeeze(-1)
+
+    def start(self, r: Tensor) -> Tensor:  # (batch, m) -> (batch, m, 1)
+        """L^-1 r."""
+        first: Tensor = torch.linalg.solve_triangular(self.factor, r.unsqueeze(-1), upper=False)
+        return first
+
+    def end(self, first: Tensor, s: Tensor) -> Tensor:  # (batch, m, 1), (batch, k, 1) -> (batch, m)
+        """z = H^-1 (r - C' s) from L^-1 r."""
+        right = torch.baddbmm(first.mT, s.mT, self.half.mT, alpha=-1).mT
+        z: Tensor = torch.linalg.solve_triangular(self.factor.mT, right, upper=True).squeeze(-1)
+        return z
+
+
+def _scaled_factor(matrix: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """d and the Cholesky factor of diag(d) (matrix + diagonal) diag(d), overwritten, and where it is well conditioned.
+
+    Scaled to a diagonal of ones, so that neither units nor a large diagonal make it look singular.
+    """
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(diagonal)
+    scale = torch.diagonal(matrix, dim1=-2, dim2=-1).rsqrt()
+    small, info = torch.linalg.cholesky_ex(matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2)))
+    return scale, small, (info == 0) & _well_conditioned(small)
 
 
 def _well_conditioned(factor: Tensor) -> Tensor:
@@ -148,7 +175,8 @@ class Left:
     Attributes:
         hessian, rows, active: H (batch, m, m), C (batch, k, m) and which rows hold, (batch, k).
         reduction: what does not depend on the active rows.
-        solve, sound: what does.
+        inverse: (C H^-1 C')^-1 of the active rows, zero elsewhere, (batch, k, k).
+        sound: for which problems the solution can be relied on.
         size, lengths: the system is that of ``size`` H, (batch, 1), and of rows times ``size / lengths``, (batch, k).
     """
 
@@ -156,30 +184,35 @@ class Left:
     rows: Tensor
     active: Tensor
     reduction: Reduction
-    solve: Solve
+    inverse: Tensor
     sound: Tensor
-    size: Tensor
-    lengths: Tensor
+    size: Tensor | float = 1.0
+    lengths: Tensor | float = 1.0
 
     @classmethod
     def of(cls, hessian: Tensor, rows: Tensor, active: Tensor, reduction: Reduction) -> Left:
         """Factorise."""
-        solve, sound = reduction.factorise(torch.zeros_like(rows[..., 0]), active)
-        one = torch.ones_like(hessian[:, :1, 0])
-        return cls(hessian, rows, active, reduction, solve, sound, one, one)
+        return cls(hessian, rows, active, reduction, *reduction.invert(active))
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         """(z, s) with H z + C' s = r and C z = t in the active rows, refined once."""
         r, t = r / self.size, torch.where(self.active, t * self.lengths / self.size, 0.0)
-        z, s = self.solve(r, t)
-        missing = torch.where(self.active, t - times(self.rows, z), 0.0)
-        change_z, change_s = self.solve(r - times(self.hessian, z) - times(self.rows.mT, s), missing)
-        return z + change_z, (s + change_s) * self.lengths
+        z, s = self.refine(*self.solve(r, t), r, t)
+        return z, s * self.lengths
 
-    def take(self, rows: Tensor) -> Left:
-        """That of the problems at these positions."""
-        part = Left.of(self.hessian[rows], self.rows[rows], self.active[rows], self.reduction.take(rows))
-        return replace(part, size=self.size[rows], lengths=self.lengths[rows])
+    def solve(self, r: Tensor, t: Tensor) -> Pair:
+        """The same for H and C as they are, without refinement."""
+        return self.reduction.solve(partial(thin_product, self.inverse), r, t)
+
+    def refine(self, z: Tensor, s: Tensor, r: Tensor, t: Tensor) -> Pair:
+        """(z, s) with a step of refinement."""
+        change = self.solve(r - times(self.hessian, z) - times(self.rows.mT, s), t - times(self.rows, z))
+        return z + change[0], s + change[1]
+
+    def put(self, rows: Tensor, other: Left) -> Left:
+        """That of the others at these positions, of the same systems."""
+        names = ("active", "inverse", "sound")
+        return replace(self, **{x: getattr(self, x).index_copy(0, rows, getattr(other, x)) for x in names})
 
 
 class LeftSystem(System):

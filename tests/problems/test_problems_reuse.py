@@ -75,7 +75,10 @@ def test_equality_program_is_factored_once(monkeypatch: pytest.MonkeyPatch):
         assert (mine - other).abs().max() < 1e-11
 
 
-def test_quadratic_program_is_factored_for_its_active_set_once(monkeypatch: pytest.MonkeyPatch):
+def test_quadratic_program_is_factored_for_its_active_set_once(
+    monkeypatch: pytest.MonkeyPatch,
+    either_way: str,  # noqa: ARG001
+):
     xs, v = program(6, 8, 2, 10), randn(6, 8)
     xs[0], xs[1], xs[4], xs[5] = 1e3 * xs[0], 1e3 * xs[1], 0.1 * xs[4], 0.1 * xs[5]  # the units must not matter
     active = QuadraticProgram().solve(*xs).inequality_multipliers > 0
@@ -93,6 +96,7 @@ def test_second_derivatives_do_not_use_what_is_left():
 
 
 @pytest.mark.parametrize("sizes", [(4, 1, 20), (10, 3, 12)])
+@pytest.mark.usefixtures("by_interior_points")
 def test_both_eliminations_agree(sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch):
     xs = program(8, *sizes)
     mine = QuadraticProgram().solve(*xs)

@@ -196,7 +196,7 @@ def program(batch: int, m: int, p: int, n: int) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("sizes", [(20, 8, 2, 12), (4, 25, 5, 40), (1, 60, 10, 90)])
-def test_quadratic_program_satisfies_its_conditions(sizes: tuple[int, ...]):
+def test_quadratic_program_satisfies_its_conditions(sizes: tuple[int, ...], either_way: str):  # noqa: ARG001
     Q, q, A, b, G, h = program(*sizes)
     solution = QuadraticProgram().solve(Q, q, A, b, G, h)
     u, y, z = solution.y, solution.multipliers, solution.inequality_multipliers
@@ -365,7 +365,7 @@ def test_layers_say_what_they_are():
 
 
 @pytest.mark.parametrize("pull", [1e-3, 1e-5, 1e-6, 1e-7, 1e-9])
-def test_a_constraint_that_hardly_pulls_is_still_active(pull):
+def test_a_constraint_that_hardly_pulls_is_still_active(pull: float, either_way: str):  # noqa: ARG001
     eye = torch.eye(3, dtype=DOUBLE)
     q = -torch.tensor([[1.5 - pull, 2.0, 1.9]], dtype=DOUBLE)
     bounds, limits = torch.cat([eye, -eye]), torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=DOUBLE)
