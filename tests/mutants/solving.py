@@ -6,6 +6,41 @@ from .mutant import Mutant
 
 NEWTON = [
     Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "along -= barrier * change / s[i - p]",
+        "along += barrier * change / s[i - p]",
+        "the compiled slope along a step has the barrier's with the wrong sign",
+        ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "there.gradient[n] *= scale",
+        "there.gradient[n] *= 1.0",
+        "the compiled model has a gradient in other units than its objective",
+        ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "trial.s[n, i - p] = larger(trial.s[n, i - p], -value)",
+        "trial.s[n, i - p] = larger(trial.s[n, i - p], 0.0)",
+        "compiled slacks do not take the room there is",
+        ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "equations.dual[n, i]\n            trial.s",
+        "equations.dual[n, i] * 0.5\n            trial.s",
+        "the compiled change of the slacks does not fit that of the multipliers",
+        ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "barrier = smaller(larger(smaller(0.2 * barrier, barrier**1.5), lowest), barrier)",
+        "barrier = smaller(larger(0.2 * barrier, lowest), barrier)",
+        "the compiled barrier falls slower than it could",
+        ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
+    ),
+    Mutant(
         "declarative/solvers/newton_step.py",
         "inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y",
         "inner = residual[:, p:] + barrier.unsqueeze(-1) / y",
@@ -130,6 +165,13 @@ POLISH = [
 ]
 
 VERDICT = [
+    Mutant(
+        "declarative/optimality.py",
+        "trusted & exact & balanced & ~look.doubtful",
+        "trusted & balanced & ~look.doubtful",
+        "a point that is only near a solution is judged at a glance",
+        ("library/test_verdicts.py::test_a_spike_of_curvature_on_a_slope_is_no_solution",),
+    ),
     Mutant(
         "declarative/optimality.py",
         "overlooked = ~active & (violation > tolerance)",
