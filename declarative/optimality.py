@@ -293,7 +293,8 @@ def glance(
         parts = ((seen.look.terms, OF_TERMS), (seen.look, OF_LOOK), (seen, OF_GLANCE))
         return hessian, *(getattr(part, name) for part, names in parts for name in names), *seen.found
 
-    found = batch.evaluate(("glance", dtype, structure), tensors, u, given, travel)
+    seen = 1 + len(OF_TERMS) + len(OF_LOOK)  # the step is that of a matrix which may be anything at another point
+    found = batch.evaluate(("glance", dtype, structure), tensors, u, given, travel, compared=seen)
     return _rebuilt(batch, u, travel, given, found)
 
 

@@ -60,6 +60,7 @@ class Evaluator(Protocol):
         function: Callable[..., Any],
         tensors: Sequence[Tensor | None],
         functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]],
+        compared: int | None = None,
     ) -> Any:
         """The function of the tensors, whose name is ``key``; ``functions`` are the user's, with an example."""
 
@@ -240,13 +241,15 @@ class Batch:
 
         return self.evaluate(function.__name__, evaluated, *rows)
 
-    def evaluate(self, name: Hashable, function: Callable[..., Any], *rows: Any) -> Any:
+    def evaluate(self, name: Hashable, function: Callable[..., Any], *rows: Any, compared: int | None = None) -> Any:
         """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
 
         Args:
             name: tells it from other functions, together with whatever it captures.
             function: what to compute. Everything that depends on the inputs has to come from the batch it is given.
             *rows: other tensors, batch first; the first one is the point u.
+            compared: how many outputs, the first ones, a recording has to reproduce; all, but for those that rounding
+                errors can make anything of, such as the solutions of systems that may be singular.
         """
         if self.evaluator is None:
             return function(self, *rows)
@@ -261,7 +264,7 @@ class Batch:
             return written._values, [x.detach() for x in (rows[0][0], *one)]
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
-        return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions)
+        return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions, compared)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""

@@ -59,7 +59,12 @@ class Recordings:
         return self._modes.setdefault(mode, Recordings(self.compiling))
 
     def run(
-        self, key: Hashable, function: Callable[..., Any], tensors: Sequence[Tensor | None], functions: Functions
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        tensors: Sequence[Tensor | None],
+        functions: Functions,
+        compared: int | None = None,
     ) -> Any:
         """The function of the tensors, replayed; recorded first if this is the first time. Called where it must be."""
         if not _replayable(tensors):
@@ -68,7 +73,7 @@ class Recordings:
         graph = self._graphs.get(key)
         if graph is None or not graph.is_current():
             self._check(*functions())
-            graph = record(function, tensors, self.compiling)
+            graph = record(function, tensors, self.compiling, compared)
             _bounded(self._graphs)[key] = graph
         return graph(tensors)
 

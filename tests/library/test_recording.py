@@ -423,3 +423,16 @@ def test_derivatives_of_a_recorded_node_to_any_order():
     assert relative(second(node), second(onto_sphere)) < 1e-12
     for transform in (torch.func.jacrev, torch.func.jacfwd):
         assert relative(transform(node)(x.detach()), transform(onto_sphere)(x.detach())) < 1e-12
+
+
+def test_what_rounding_errors_can_make_anything_of_is_not_compared():
+    calls = []
+
+    def noisy(x):
+        calls.append(x)
+        return 2 * x, x + len(calls)
+
+    x = torch.ones(3, dtype=DOUBLE)
+    with pytest.raises(RecordingError, match="another point"):
+        record(noisy, [x])
+    assert torch.equal(record(noisy, [x], compared=1)([x])[0], 2 * x)
