@@ -82,6 +82,10 @@ class Terms:
         """What the terms of D_U L change L by, were u to change by its size."""
         return (self.force * self.u.abs()).sum(-1)
 
+    def pulls(self) -> Tensor:  # (batch, m)
+        """What the constraints exert, all in the same direction."""
+        return self.form.multiply_transposed(self.jacobian.abs(), self.multipliers.abs())
+
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
         return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)

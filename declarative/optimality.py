@@ -48,6 +48,7 @@ __all__ = ["Assessment", "Glance", "assess", "estimate_multipliers", "glance", "
 FAINT = 0.1  # of the scale e_i is added to that of u_i: an entry may be zero where nothing else says how large it is
 DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions must not stand for
 BEYOND = 10  # steps, by the same factors, lead beyond a solution that is near: five would if f were like u^6
+WILD = 1e6  # times the slopes of f: forces of constraints that are larger cancel each other
 MINOR = 1e-3  # of the longest step, relatively, is one whose sign the nonlinearity of the others may turn
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 
@@ -125,6 +126,10 @@ def assess(
     if seen is not None and bool(seen.plain.all()):  # as nearly always
         return seen.assessment(dtype)
     look = _Look.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.look
+    if bool(look.wild.any()):  # of all multipliers that do the same, the smallest tell
+        least = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
+        chosen = torch.where(look.wild.unsqueeze(-1), least, look.multipliers)
+        look = _Look.at(batch, u, chosen, dtype, structure, travel)
     if bool(look.doubtful.any()):  # forces and curvature that nothing exerts
         look = _Look.at(batch, u, look.multipliers, dtype, structure, travel)
     terms, active, multipliers, scale = look.terms, look.active, look.multipliers, look.scale
@@ -162,6 +167,7 @@ class _Look:
     gap: Tensor  # c, where active, (batch, k)
     scale: Tensor  # what a change of u is, (batch, m)
     settled: Tensor  # whether the multipliers are those that were given, ()
+    wild: Tensor  # whether they cancel each other, so that slopes are lost in their rounding errors, (batch,)
     doubtful: Tensor  # whether some of those that were given exert a force that they should not, (batch,)
 
     @classmethod
@@ -190,6 +196,7 @@ class _Look:
             gap=torch.where(active, terms.values, 0.0),
             scale=scale,
             settled=(multipliers == given).all(),
+            wild=largest(terms.pulls()) > WILD * largest(terms.gradient.abs()),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
 
@@ -264,11 +271,11 @@ class Glance:
         found = _measured(look, step, change, dtype)
         exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
         balanced = found.stationarity <= optimality_tolerance(step.dtype)
-        return cls(look, step, change, found, trusted, trusted & exact & balanced & ~look.doubtful)
+        return cls(look, step, change, found, trusted, trusted & exact & balanced & ~(look.wild | look.doubtful))
 
 
 OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
-OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "doubtful")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
 OF_GLANCE = ("step", "change", "trusted", "plain")
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, NumericalWarning, Status
+from declarative.optimality import assess
+from declarative.problem import Batch, Problem
 from problems import QuadraticProgram, RobustPooling
 from tests.support import without_solution
 from tests.support.helpers import DOUBLE, gradients, half_square, relative
@@ -413,3 +415,15 @@ def test_a_kink_is_noticed_at_a_point_that_is_only_near_it():
     x = torch.tensor([[-17.0, 1.0, -21.0, -15.0]], requires_grad=True)
     with pytest.warns(NumericalWarning, match="just active, with a zero multiplier"):
         assert node.solve(x).active.tolist() == [[True, False, True, True]]
+
+
+def test_multipliers_that_cancel_each_other_do_not_hide_a_slope():
+    rows = torch.tensor([[-2.0, 2.0, 1.0], [0.0, 1.0, 0.0], [-2.0, -2.0, 1.0]], dtype=DOUBLE)  # one too many
+    along = torch.tensor([1.0, 0.0, 2.0], dtype=DOUBLE)  # which they leave free
+    problem = Problem(lambda x, u: (u - x).square().sum(), lambda x, u: rows @ (u - x))
+    x = torch.tensor([[-2.0, -1.0, -1.0]], dtype=DOUBLE)
+    batch = Batch(problem, (x,), (0,), 1, torch.Size([3]), 3, 0)
+    nothing = 1e14 * torch.tensor([[1.0, -4.0, -1.0]], dtype=DOUBLE)
+    assert float((nothing @ rows).abs().max()) < 0.1
+    assert assess(batch, x, nothing).residual < 1e-9
+    assert assess(batch, x + 1e-3 * along, nothing).residual > 1e-4
