@@ -78,6 +78,7 @@ CANCELLED = 1e-8  # of the forces that balance: what curvature has to be more th
 LEFT_BARRIER = 1e-3  # at least, once a saddle point has been left
 ROUGH = 1e-6  # on the gradient, for a Hessian that is not exact, before polishing
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
+NEARBY = 0.1  # sizes of u, or of the way there: what is near a point
 FINER, FINAL = 1e-3, 30  # of the tolerance, and iterations more, for what seemed solved but is not good enough
 STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
@@ -166,7 +167,9 @@ class Newton(Solver):
         finer = dataclasses.replace(self, stationarity_tolerance=FINER * eps**0.6, max_iterations=FINAL)
         again = polish(part, finer._solve(part, raw.y[rows]), first, dtype)
         assert again.assessment is not None
-        good = again.assessment.residual <= optimality_tolerance(dtype)
+        size = torch.maximum(raw.y[rows].abs(), (raw.y[rows] - first).abs())
+        stayed = ((again.y - raw.y[rows]).abs() <= NEARBY * size.amax(-1, keepdim=True)).all(-1)  # not running away
+        good = stayed & (again.assessment.residual <= optimality_tolerance(dtype))
         taken = again.take(good.nonzero().flatten())
         solved = torch.full_like(taken.codes, int(Status.CONVERGED))
         return raw.put(rows[good], dataclasses.replace(taken, codes=solved)) if len(solved) else raw
