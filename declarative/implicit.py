@@ -97,8 +97,11 @@ class Implicit(torch.autograd.Function):
         point = ctx.spec.point(call, xs, solution, ctx.workspace if plain else None)
         with full_precision(v):
             found = ctx.spec.rule.pull(point, v, w, wanted)
-        if masked and not (plain and bool(good.any())):
-            found = tuple(torch.where(good.any(), grad, 0.0) for grad in found)
+        if masked and not (plain and bool(good.all())):  # in their place stand others, whose gradient may be NaN
+            found = tuple(
+                torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)
+                for i, grad in zip(wanted, found, strict=True)
+            )
         grads: list[Tensor | None] = [None] * ctx.count
         taken: list[Tensor] = [x for x in (*xs, *given) if x is not None]
         for i, grad in zip(wanted, found, strict=True):
@@ -170,6 +173,11 @@ def _cotangents(given: Sequence[Tensor | None], solution: Solution) -> tuple[Ten
     rows = (solution.multipliers, solution.inequality_multipliers)
     a, b = (torch.zeros_like(x) if w is None else w for x, w in zip(rows, given[1:], strict=True))
     return v, torch.cat([-a, b], -1)
+
+
+def _by_rows(good: Tensor, like: Tensor) -> Tensor:
+    """Flags of the problems, in a shape that fits a tensor with one row for each."""
+    return good.view(-1, *(1,) * (like.dim() - 1))
 
 
 def without_failures(call: Call, xs: tuple[Tensor, ...], solution: Solution) -> tuple[tuple[Tensor, ...], Solution]:

@@ -238,3 +238,19 @@ def test_a_claim_without_evidence_is_not_believed(claim):
     with pytest.warns(NumericalWarning, match="stalled"):
         solution = node.solve(torch.stack([torch.zeros(3), torch.ones(3)]))
     assert solution.status == [Status.CONVERGED, Status.STALLED]  # and a solution is one, whatever is said of it
+
+
+def test_a_gradient_that_is_no_number_stays_with_its_problem():
+    """The first problem fails; the second has a root of zero in it, whose derivative is infinite."""
+
+    def objective(x, a, u):
+        return (u - x).square().sum() / 2 + (a - a.detach()).sqrt().sum() * u.sum()
+
+    x = torch.tensor([[torch.nan], [1.0]], dtype=DOUBLE, requires_grad=True)
+    a = torch.zeros(2, 1, dtype=DOUBLE, requires_grad=True)
+    node = DeclarativeNode(objective, solver="newton", start=1, on_failure="mask")
+    with pytest.warns(NumericalWarning):
+        y = node(x, a)
+    y[1].sum().backward()
+    assert not a.grad[1].isfinite()
+    assert float(a.grad[0]) == 0 == float(x.grad[0])
