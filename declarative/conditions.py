@@ -86,6 +86,11 @@ class Terms:
         """What the constraints exert, all in the same direction."""
         return self.form.multiply_transposed(self.jacobian.abs(), self.multipliers.abs())
 
+    def is_feasible(self, dtype: torch.dtype) -> Tensor:  # (batch,)
+        """Whether the constraints hold, but for rounding errors."""
+        violated = torch.where(self.equality, self.values.abs(), self.values)
+        return (violated <= ROUNDING * torch.finfo(dtype).eps * self.terms).all(-1)
+
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""
         return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)

@@ -196,7 +196,7 @@ class _Look:
             gap=torch.where(active, terms.values, 0.0),
             scale=scale,
             settled=(multipliers == given).all(),
-            wild=largest(terms.pulls()) > WILD * largest(terms.gradient.abs()),
+            wild=terms.is_feasible(dtype) & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
 

@@ -46,8 +46,9 @@ def iterate(
 def _by_loops(
     kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
 ) -> Scaled:
-    u, v, error, middle = u.clone(), v.clone(), torch.empty_like(excess), torch.empty_like(excess)
-    count = torch.empty_like(excess, dtype=torch.int64)
+    u, v = (x.clone(memory_format=torch.contiguous_format) for x in (u, v))  # for they are overwritten
+    error, middle = torch.empty(len(u), dtype=u.dtype), torch.empty(len(u), dtype=u.dtype)
+    count = torch.empty(len(u), dtype=torch.int64)
     tensors = kernel, r, c, u, v, excess, error, middle, count
     _iterate_all(*(x.contiguous().numpy() for x in tensors), tolerance, steps)
     return Scaled(u, v, error, (error / middle) ** (2 / steps), count)

@@ -130,7 +130,7 @@ RULES = [
     ),
     Mutant(
         "declarative/implicit.py",
-        "torch.where(good.any(), grad, 0.0)",
+        "torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)",
         "grad",
         "a batch of failures only gets the gradient of something",
         ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[all]",),

@@ -77,7 +77,7 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/passes.py",
-        "if not _all_same(called, graph(nearby)):\n        raise",
+        "if not _all_same(called, graph(nearby), compared):\n        raise",
         "if False:\n        raise",
         "a graph is not compared with the functions",
         ("library/test_recording.py::test_a_graph_that_does_not_reproduce_the_function_is_refused",),

@@ -167,8 +167,8 @@ POLISH = [
 VERDICT = [
     Mutant(
         "declarative/optimality.py",
-        "wild=largest(terms.pulls()) > WILD * largest(terms.gradient.abs())",
-        "wild=largest(terms.pulls()) < 0",
+        "(largest(terms.pulls()) > WILD * largest(terms.gradient.abs()))",
+        "(largest(terms.pulls()) < 0)",
         "a slope is lost in the rounding errors of multipliers that cancel each other",
         ("library/test_verdicts.py::test_multipliers_that_cancel_each_other_do_not_hide_a_slope",),
     ),
