@@ -47,8 +47,8 @@ def _by_loops(
     kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
 ) -> Scaled:
     u, v = (x.clone(memory_format=torch.contiguous_format) for x in (u, v))  # for they are overwritten
-    error, middle = torch.empty(len(u), dtype=u.dtype), torch.empty(len(u), dtype=u.dtype)
-    count = torch.empty(len(u), dtype=torch.int64)
+    error, middle = u.new_empty(len(u)), u.new_empty(len(u))
+    count = torch.empty(len(u), dtype=torch.int64, device=u.device)
     tensors = kernel, r, c, u, v, excess, error, middle, count
     _iterate_all(*(x.contiguous().numpy() for x in tensors), tolerance, steps)
     return Scaled(u, v, error, (error / middle) ** (2 / steps), count)
