@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from declarative.linear import times
 from declarative.linear.dense import DenseFactorisation
 from declarative.optimality import kink_tolerance
 
 from .program import Program
-from .systems import Left, Reduction, times
+from .systems import Left, Reduction
 
 
 @dataclass(frozen=True)

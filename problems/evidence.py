@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from declarative import Status
+from declarative.linear import times
 
 from .interior import solve_program
 from .program import Program
-from .systems import largest, times
+from .systems import largest
 
 ITERATIONS = 60  # of the interior-point method, to find evidence
 

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from declarative.linear import times
 from declarative.linear.dense import DenseFactorisation
 from declarative.optimality import optimality_tolerance
 
 from .active_set import find_active
 from .conditions import Iterate, Residuals, decided, residual, residuals, solve_equality, within_bounds
 from .program import Program
-from .systems import Left, Reduction, thin_product, times
+from .systems import Left, Reduction, thin_product
 
 PATIENCE = 4  # iterations that need not bring progress
 NEAR = 10.0  # how far from the origin to start, in units of the bounds

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative.derivatives import Point
+from declarative.linear import times
 from declarative.linear.contract import Pair, Solve, System, warn_of
 from declarative.optimality import Assessment
 from declarative.structure import Kind
@@ -16,7 +17,7 @@ from declarative.structure import Kind
 from .formula import Formula, judged
 from .layer import Inputs, Layer, Options
 from .settings import Number, Setting
-from .systems import largest, times
+from .systems import largest
 
 
 def weighted_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Number, u: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from declarative import Solver, Status
 from declarative.derivatives import Point
-from declarative.linear import DenseSystem, HessianSystem
+from declarative.linear import DenseSystem, HessianSystem, times
 from declarative.linear.contract import System
 from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
@@ -24,7 +24,7 @@ from .interior import solve_program
 from .layer import Inputs, Layer, Options
 from .program import Normalised, Program
 from .settings import require_count
-from .systems import Left, LeftSystem, Reduction, times
+from .systems import Left, LeftSystem, Reduction
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from declarative.linear import times
 from declarative.linear.contract import warn_of
-
-from .systems import times
 
 Pair = tuple[Tensor, Tensor]
 

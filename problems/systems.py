@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from declarative.linear import times
 from declarative.linear.contract import Pair, Solve, System
 
 REFINEMENTS = 2  # of the solution by factors that a forward solver has left
@@ -23,11 +24,6 @@ def largest(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
 def thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
     """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
     return torch.bmm(thin.mT, matrix.mT).mT
-
-
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """A batch of matrix-vector products."""
-    return torch.bmm(vector.unsqueeze(-2), matrix.mT).squeeze(-2)
 
 
 class DiagonalSystem(System):
