@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torchside import match_tree
+from .torchside import fixed, match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
@@ -94,7 +94,7 @@ class Side:
             raise ValueError(
                 f"the {self.name} bound has an entry that no number satisfies: NaN, or the wrong infinity."
             )
-        places = value.isfinite().nonzero().flatten()
+        places = fixed(value.isfinite().nonzero().flatten())
         if not len(places):
             return None
         return Side(self.sign, value, None if len(places) == len(value) else places)

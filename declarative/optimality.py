@@ -37,7 +37,6 @@ from .conditions import (
     optimality_tolerance,
     ratio,
 )
-from .linear import Layout
 from .linear.directions import irregular
 from .minimum import is_minimum
 from .problem import Batch
@@ -166,7 +165,7 @@ class _Look:
     left: Tensor  # D_U L, (batch, m)
     gap: Tensor  # c, where active, (batch, k)
     scale: Tensor  # what a change of u is, (batch, m)
-    settled: Tensor  # whether the multipliers are those that were given, ()
+    settled: Tensor  # whether the multipliers are those that were given, (batch,)
     wild: Tensor  # whether they cancel each other, so that slopes are lost in their rounding errors, (batch,)
     doubtful: Tensor  # whether some of those that were given exert a force that they should not, (batch,)
 
@@ -195,7 +194,7 @@ class _Look:
             left=terms.left(multipliers),
             gap=torch.where(active, terms.values, 0.0),
             scale=scale,
-            settled=(multipliers == given).all(),
+            settled=(multipliers == given).all(-1),
             wild=terms.is_feasible(dtype) & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
@@ -233,7 +232,7 @@ def _concluded(look: _Look, step: Tensor, change: Tensor, found: _Measured, dtyp
     """The verdict, with the multipliers of constraints that do nothing at the solution left out."""
     terms, distance = look.terms, found.distance
     vanishing = found.vanishing & (distance <= optimality_tolerance(dtype)).unsqueeze(-1)
-    settled = bool(look.settled & ~vanishing.any())
+    settled = bool(look.settled.all() & ~vanishing.any())
     return Assessment(
         torch.where(vanishing, 0.0, look.multipliers),
         look.active & ~vanishing,
@@ -263,21 +262,6 @@ class Glance:
         """The verdict, where it is plain."""
         return _concluded(self.look, self.step, self.change, self.found, dtype)
 
-    @classmethod
-    def at(cls, look: _Look, layout: Layout, dtype: torch.dtype) -> Glance:
-        terms, hessian = look.terms, look.terms.system.stored_hessian()
-        assert hessian is not None
-        step, change, trusted = layout.solve_active(hessian, terms.jacobian, look.active, (-look.left, -look.gap))
-        found = _measured(look, step, change, dtype)
-        exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
-        balanced = found.stationarity <= optimality_tolerance(step.dtype)
-        return cls(look, step, change, found, trusted, trusted & exact & balanced & ~(look.wild | look.doubtful))
-
-
-OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
-OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
-OF_GLANCE = ("step", "change", "trusted", "plain")
-
 
 def glance(
     batch: Batch,
@@ -287,29 +271,51 @@ def glance(
     travel: Tensor | None,
     structure: Structure = "auto",
 ) -> Glance | None:
-    """What is seen of the points, called or replayed; None where H is not stored."""
+    """What is seen of the points; None where H is not stored.
+
+    Before and after the one system that is solved, everything is a function of each problem by itself, called or
+    replayed.
+    """
     if not stores_hessian(batch, structure):
         return None
-    if batch.evaluator is None:
-        return Glance.at(_Look.at(batch, u, given, dtype, structure, travel), batch.layout, dtype)
 
-    def tensors(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> tuple[Tensor, ...]:
-        seen = Glance.at(_Look.at(batch, u, given, dtype, structure, travel), batch.layout, dtype)
-        hessian = seen.look.terms.system.stored_hessian()
-        assert hessian is not None
-        parts = ((seen.look.terms, OF_TERMS), (seen.look, OF_LOOK), (seen, OF_GLANCE))
-        return hessian, *(getattr(part, name) for part, names in parts for name in names), *seen.found
+    def look_at(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> tuple[Tensor, ...]:
+        return _apart(_Look.at(batch, u, given, dtype, structure, travel))
 
-    seen = 1 + len(OF_TERMS) + len(OF_LOOK)  # the step is that of a matrix which may be anything at another point
-    found = batch.evaluate(("glance", dtype, structure), tensors, u, given, travel, compared=seen)
-    return _rebuilt(batch, u, travel, given, found)
+    def measure(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
+        step, change, *parts = rest
+        return _measured(_together(batch, u, given, travel, parts), step, change, dtype)
+
+    seen = batch.evaluate(("look", dtype, structure), look_at, u, given, travel, by_problem=True)
+    look = _together(batch, u, given, travel, seen)
+    hessian, jacobian = seen[0], look.terms.jacobian
+    step, change, trusted = batch.layout.solve_active(hessian, jacobian, look.active, (-look.left, -look.gap))
+    found = _Measured(
+        *batch.evaluate(("measure", dtype, structure), measure, u, given, travel, step, change, *seen, by_problem=True)
+    )
+    exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
+    balanced = found.stationarity <= optimality_tolerance(step.dtype)
+    plain = trusted & exact & balanced & ~(look.wild | look.doubtful)
+    return Glance(look, step, change, found, trusted, plain)
 
 
-def _rebuilt(batch: Batch, u: Tensor, travel: Tensor | None, given: Tensor, found: Sequence[Tensor]) -> Glance:
-    """The inverse of taking it apart into tensors."""
-    hessian, *rest = found
-    parts = iter(rest)
-    terms, look, seen = ({name: next(parts) for name in names} for names in (OF_TERMS, OF_LOOK, OF_GLANCE))
+OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
+
+
+def _apart(look: _Look) -> tuple[Tensor, ...]:
+    """A look as tensors: H, and what else was computed."""
+    hessian = look.terms.system.stored_hessian()
+    assert hessian is not None
+    parts = ((look.terms, OF_TERMS), (look, OF_LOOK))
+    return hessian, *(getattr(part, name) for part, names in parts for name in names)
+
+
+def _together(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None, parts: Sequence[Tensor]) -> _Look:
+    """The inverse."""
+    hessian, *rest = parts
+    values = iter(rest)
+    terms, look = ({name: next(values) for name in names} for names in (OF_TERMS, OF_LOOK))
     system = batch.layout.system(hessian, terms["jacobian"], torch.ones_like(given, dtype=torch.bool))
     whole = Terms(
         system=system,  # type: ignore[arg-type]
@@ -320,7 +326,7 @@ def _rebuilt(batch: Batch, u: Tensor, travel: Tensor | None, given: Tensor, foun
         travel=travel,
         **terms,
     )
-    return Glance(look=_Look(whole, **look), found=_Measured(*parts), **seen)
+    return _Look(whole, **look)
 
 
 def _without_rounding(

@@ -61,8 +61,12 @@ class Evaluator(Protocol):
         tensors: Sequence[Tensor | None],
         functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]],
         compared: int | None = None,
+        own: Sequence[bool | None] | None = None,
     ) -> Any:
-        """The function of the tensors, whose name is ``key``; ``functions`` are the user's, with an example."""
+        """The function of the tensors, whose name is ``key``; ``functions`` are the user's, with an example.
+
+        Where every problem is by itself, ``own`` says which tensors have a row for each.
+        """
 
 
 @dataclass(frozen=True)
@@ -239,9 +243,16 @@ class Batch:
             with without_vmap_warnings():
                 return in_grad_mode(mapped, *rows, *batch.xs)
 
-        return self.evaluate(function.__name__, evaluated, *rows)
+        return self.evaluate(function.__name__, evaluated, *rows, by_problem=True)
 
-    def evaluate(self, name: Hashable, function: Callable[..., Any], *rows: Any, compared: int | None = None) -> Any:
+    def evaluate(
+        self,
+        name: Hashable,
+        function: Callable[..., Any],
+        *rows: Any,
+        compared: int | None = None,
+        by_problem: bool = False,
+    ) -> Any:
         """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
 
         Args:
@@ -250,12 +261,13 @@ class Batch:
             *rows: other tensors, batch first; the first one is the point u.
             compared: how many outputs, the first ones, a recording has to reproduce; all, but for those that rounding
                 errors can make anything of, such as the solutions of systems that may be singular.
+            by_problem: whether all outputs have a row for each problem, which depends on that problem alone.
         """
         if self.evaluator is None:
             return function(self, *rows)
 
         def of_tensors(*tensors: Any) -> Any:
-            batch = dataclasses.replace(self, xs=tensors[len(rows) :], evaluator=None)
+            batch = dataclasses.replace(self, xs=tensors[len(rows) :], evaluator=None, size=len(tensors[0]))
             return function(batch, *tensors[: len(rows)])
 
         def functions() -> tuple[Callable[..., Any], Sequence[Tensor]]:
@@ -264,7 +276,9 @@ class Batch:
             return written._values, [x.detach() for x in (rows[0][0], *one)]
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
-        return self.evaluator.run(key, of_tensors, (*rows, *self.xs), functions, compared)
+        own = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
+        tensors = (*rows, *self.xs)
+        return self.evaluator.run(key, of_tensors, tensors, functions, compared, own if by_problem else None)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
@@ -352,7 +366,10 @@ class Batch:
             grads: tuple[Tensor, ...] = in_grad_mode(gradient, *inputs)
             return grads
 
-        result: tuple[Tensor, ...] = self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s)
+        apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
+        result: tuple[Tensor, ...] = self.evaluate(
+            ("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart
+        )
         return result
 
     def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:

@@ -137,6 +137,17 @@ def own_memory(x: Tensor, others: Sequence[Tensor]) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def fixed(x: Tensor) -> Tensor:
+    """A tensor of the library's own that never changes: a recording may compute with its values once and for all."""
+    x.declarative_fixed = True  # type: ignore[attr-defined]
+    return x
+
+
+def is_fixed(x: Tensor) -> bool:
+    """Whether it is one."""
+    return getattr(x, "declarative_fixed", False)
+
+
 def versions(xs: Sequence[Tensor]) -> list[int]:
     """How often each tensor has been changed in place."""
     return [x._version for x in xs]

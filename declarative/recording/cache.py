@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..linear.machine import INSTALLED
 from ..sizes import Sizes
 from ..torchside import in_dispatch_mode, transformed
-from .passes import Graph, kind_of, record
+from .passes import Graph, kind_of, record, reproduces
+from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
+NOT_YET = "not yet"
 GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
 
 
@@ -51,6 +54,7 @@ class Recordings:
         self.compiling = compiling
         self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of one problem
         self._graphs: dict[Hashable, Graph] = {}
+        self._tapes: dict[Hashable, Tape | None] = {}  # for a batch of any size; None where there can be none
         self.sizes = Sizes()
         self._modes: dict[Hashable, Recordings] = {}
 
@@ -65,10 +69,20 @@ class Recordings:
         tensors: Sequence[Tensor | None],
         functions: Functions,
         compared: int | None = None,
+        own: Sequence[bool | None] | None = None,
     ) -> Any:
-        """The function of the tensors, replayed; recorded first if this is the first time. Called where it must be."""
+        """The function of the tensors, replayed; recorded first if this is the first time. Called where it must be.
+
+        Where every problem is by itself, ``own`` says which tensors have a row for each, and the function is replayed
+        as a tape if it can be.
+        """
         if not _replayable(tensors):
             return function(*tensors)
+        if own is not None and not self.compiling and _is_for_tapes(tensors):
+            tape = self._tape(key, function, tensors, functions, own)
+            count = next(len(x) for x, has in zip(tensors, own, strict=True) if has and x is not None)
+            if tape is not None and tape.is_worth_it(count):
+                return tape(tensors, count)
         key = (key, *(None if x is None else kind_of(x) for x in tensors))
         graph = self._graphs.get(key)
         if graph is None or not graph.is_current():
@@ -76,6 +90,31 @@ class Recordings:
             graph = record(function, tensors, self.compiling, compared)
             _bounded(self._graphs)[key] = graph
         return graph(tensors)
+
+    def _tape(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        tensors: Sequence[Tensor | None],
+        functions: Functions,
+        own: Sequence[bool | None],
+    ) -> Tape | None:
+        """The function of one problem, as a tape; None if there can be none."""
+        pairs = list(zip(tensors, own, strict=True))
+        key = (key, *(None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype) for x, has in pairs))
+        tape = self._tapes.get(key, NOT_YET)
+        if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
+            self._check(*functions())
+            one = [x[:1] if x is not None and has else x for x, has in pairs]
+            try:
+                tape = lowered(trace(function, one), own)
+            except NotLowered:
+                tape = None
+            if tape is not None and not reproduces(tape.for_one, function, one):
+                tape = None
+            _bounded(self._tapes)[key] = tape
+        assert not isinstance(tape, str)
+        return tape
 
     def _check(self, function: Callable[..., Any], example: Sequence[Tensor]) -> None:
         """Compare what the user's functions do with what they did when they were first traced.
@@ -110,6 +149,12 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return False
     return all(type(x) is Tensor or type(x) is torch.nn.Parameter for x in given)
+
+
+def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether there is a machine for these: in double precision, on the CPU."""
+    kinds = (torch.float64, torch.bool)
+    return INSTALLED and all(x is None or (x.dtype in kinds and x.device.type == "cpu") for x in tensors)
 
 
 def _bounded(cache: dict[Hashable, Any]) -> dict[Hashable, Any]:

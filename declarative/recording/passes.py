@@ -85,9 +85,7 @@ def record(
     if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
         raise RecordingError("the constants of the graph take too much memory: use record=False.")
     graph = Graph(traced)
-    nearby = [None if x is None else _moved(x) for x in tensors]  # at a solution only rounding errors could be compared
-    with torch.no_grad():
-        called = function(*nearby)
+    nearby, called = _nearby(function, tensors)
     if not _all_same(called, graph(nearby), compared):
         raise RecordingError(
             "what was recorded does not reproduce the functions at another point: is there a branch, or a Python "
@@ -100,6 +98,23 @@ def record(
         ):  # a fault of the compiler's, which nobody should have to live with
             graph.run_by(replay)
     return graph
+
+
+def reproduces(
+    replay: Callable[[Sequence[Tensor | None]], Any], function: Callable[..., Any], tensors: Sequence[Tensor | None]
+) -> bool:
+    """Whether a replay does what a function does, near these tensors."""
+    nearby, called = _nearby(function, tensors)
+    return _all_same(called, replay(nearby), None)
+
+
+def _nearby(
+    function: Callable[..., Any], tensors: Sequence[Tensor | None]
+) -> tuple[list[Tensor | None], Any]:
+    """Other tensors, and the function of them: at a solution only rounding errors could be compared."""
+    nearby = [None if x is None else _moved(x) for x in tensors]
+    with torch.no_grad():
+        return nearby, function(*nearby)
 
 
 def _all_same(called: Any, replayed: Any, compared: int | None) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...torchside import fixed
 from .colouring import colour_columns, colour_stars
 from .entries import Entries, Integers
 
@@ -37,7 +38,7 @@ class HessianCompression:
 
     def recover(self, products: Tensor) -> Tensor:  # (..., colours, m) -> (..., nonzeros)
         """The values of the entries, from the products of the matrices with the seeds."""
-        return products.flatten(-2).index_select(-1, torch.from_numpy(self.source).to(products.device))
+        return products.flatten(-2).index_select(-1, fixed(torch.from_numpy(self.source)).to(products.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class JacobianCompression:
     def recover(self, forward: Tensor, reverse: Tensor) -> Tensor:  # (..., forward, k), (..., reverse, m)
         """The values of the entries, (..., nonzeros)."""
         products = torch.cat([forward.flatten(-2), reverse.flatten(-2)], -1)
-        return products.index_select(-1, torch.from_numpy(self.source).to(products.device))
+        return products.index_select(-1, fixed(torch.from_numpy(self.source)).to(products.device))
 
 
 def compress_hessian(entries: Entries) -> HessianCompression:
@@ -161,5 +162,5 @@ def _recipe(entries: Entries, alone: Integers) -> JacobianCompression:
 
 
 def _seeds(colours: Integers, count: int, like: Tensor) -> Tensor:
-    numbers = torch.from_numpy(colours).to(like.device)
+    numbers = fixed(torch.from_numpy(colours)).to(like.device)
     return (torch.arange(count, device=like.device).unsqueeze(-1) == numbers).to(like.dtype)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...torchside import fixed
 from ..layout import Form, SymmetricForm
 
 Integers = NDArray[np.int64]
@@ -71,7 +72,7 @@ class Entries(Form):
 
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self.rows), torch.from_numpy(self.columns)
+        return fixed(torch.from_numpy(self.rows)), fixed(torch.from_numpy(self.columns))
 
     def prepare(self) -> None:
         """Make the tensors of the index now: made while something is recorded, they would belong to that recording."""
@@ -147,13 +148,13 @@ class Entries(Form):
     def _diagonal(self) -> tuple[Entries, Tensor]:
         """The entries on the diagonal, and which these are."""
         which = np.flatnonzero(self.rows == self.columns)
-        return self.take(which), torch.from_numpy(which)
+        return self.take(which), fixed(torch.from_numpy(which))
 
     @cached_property
     def _above(self) -> tuple[Entries, Tensor]:
         """The mirror images of the others."""
         which = np.flatnonzero(self.rows != self.columns)
-        return self.take(which).flipped, torch.from_numpy(which)
+        return self.take(which).flipped, fixed(torch.from_numpy(which))
 
     @cached_property
     def flipped(self) -> Entries:

@@ -1,0 +1,6 @@
+"""A recorded function of one problem as a program of scalar instructions, run for all problems of a batch at once."""
+
+from .lower import Tape, lowered
+from .writer import NotLowered
+
+__all__ = ["NotLowered", "Tape", "lowered"]

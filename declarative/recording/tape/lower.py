@@ -1,0 +1,293 @@
+"""From the trace of a function of one problem to its tape."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from ...torchside import is_fixed
+from ..trace import LITERALS, Trace, trace
+from .machine import Program, Registers, execute
+from .rules import MOVES, RULES, Entries, Operands, entries
+from .writer import NotLowered, Writer
+
+aten = torch.ops.aten
+PER_OPERATION = 10_000  # instructions take as long as one operation of torch does, without its entries
+DEPTH = 3  # of operations that are made of others
+
+
+class Tape:
+    """The program of a function of one problem, for batches of any size."""
+
+    def __init__(
+        self,
+        program: Program,
+        own: Sequence[int],
+        shared: Sequence[int],
+        captured: Sequence[Tensor],
+        frozen: Sequence[Tensor],
+        traced: Trace,
+    ) -> None:
+        self.program = program
+        self._operations = sum(node.op == "call_function" for node in traced.module.graph.nodes)
+        self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
+        self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
+        self._frozen = [(x, x.clone()) for x in frozen]
+        outputs = _outputs(traced)
+        self._shapes = [(x.shape[1:], x.numel(), x.dtype is torch.bool) for x in outputs]
+        self.structure = traced.structure
+        self._tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
+
+    @property
+    def length(self) -> int:
+        """Instructions."""
+        return len(self.program.a)
+
+    def is_worth_it(self, count: int) -> bool:
+        """Whether the operations of torch would take longer for so many problems."""
+        return self.length * max(count, 4) <= PER_OPERATION * self._operations
+
+    def for_one(self, tensors: Sequence[Tensor | None]) -> Any:
+        """The outputs of one problem."""
+        return self(tensors, 1)
+
+    def is_current(self) -> bool:
+        """Whether the captured tensors still have the shapes that were recorded, and whole numbers their values."""
+        return [(x.shape, x.dtype) for x in self._captured] == self._shapes_of_captured and all(
+            torch.equal(x, value) for x, value in self._frozen
+        )
+
+    def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
+        """The outputs of so many problems."""
+        own = _joined([_plain(tensors[i]).reshape(count, -1) for i in self._own], count)
+        shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
+        flat = np.concatenate([x.reshape(-1).numpy() for x in shared]) if shared else np.empty(0)
+        outputs = torch.empty(count * int(self.program.offsets[-1]), dtype=torch.float64)
+        execute(self.program, own, flat, outputs.numpy())
+        parts = outputs.split([count * size for _, size, _ in self._shapes])
+        found = [_shaped(x, count, *kind) for x, kind in zip(parts, self._shapes, strict=True)]
+        return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
+
+
+def _joined(parts: list[Tensor], count: int) -> Any:
+    if len(parts) == 1:
+        return parts[0].contiguous().numpy()
+    return torch.cat(parts, 1).numpy() if parts else np.empty((count, 0))
+
+
+def _plain(x: Tensor | None) -> Tensor:
+    assert x is not None
+    return x.detach() if x.dtype is torch.float64 else x.detach().double()
+
+
+def _shaped(x: Tensor, count: int, shape: torch.Size, size: int, truth: bool) -> Tensor:  # noqa: ARG001
+    x = x.view(count, *shape)
+    return x != 0 if truth else x
+
+
+def _outputs(traced: Trace) -> list[Tensor]:
+    (output,) = [node for node in traced.module.graph.nodes if node.op == "output"]
+    listed: Any = output.args[0]
+    return [traced.values[node] for node in listed]
+
+
+def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
+    """The tape of a function that was traced for a batch of one problem.
+
+    Args:
+        traced: the function; all of its outputs have a batch dimension.
+        own: for each of its arguments whether a problem has its own (with a batch dimension) or all share it; None for
+            an argument that is None.
+
+    Raises:
+        NotLowered: an operation has no rule, or the tape would be too long.
+    """
+    writer = Writer()
+    lowering = _Lowering(writer, traced)
+    places = [i for i, kind in enumerate(own) if kind is not None]
+    given = dict(zip(lowering.placeholders, places, strict=True))
+    used = [node for node in lowering.placeholders if node.users]
+    inputs = [node for node in used if own[given[node]]]
+    common = [node for node in used if not own[given[node]]]
+    registers = [lowering.read(node) for node in (*inputs, *common, *lowering.captured)]
+    lowering.run()
+    split = len(inputs)
+    program = writer.finish(_flat(registers[:split]), _flat(registers[split:]), lowering.outputs())
+    captured = [traced.captured[str(node.target)] for node in lowering.captured]
+    return Tape(program, [given[x] for x in inputs], [given[x] for x in common], captured, lowering.frozen, traced)
+
+
+def _flat(parts: Sequence[Registers]) -> Registers:
+    return np.concatenate([np.empty(0, dtype=np.int64), *(x.reshape(-1) for x in parts)])
+
+
+class _Lowering:
+    """Goes through a graph; what does not depend on inputs stays a tensor."""
+
+    def __init__(self, writer: Writer, traced: Trace, depth: int = 0) -> None:
+        self.writer, self.traced, self.depth = writer, traced, depth
+        self.operands = Operands(writer)
+        self.known: dict[fx.Node, Any] = {}
+        graph = traced.module.graph
+        graph.eliminate_dead_code()
+        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self.captured: list[fx.Node] = []
+        self.frozen: list[Tensor] = []  # captured tensors whose values the tape depends on: the places of entries
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self._capture(node, traced.captured[str(node.target)])
+
+    def _capture(self, node: fx.Node, x: Tensor) -> None:
+        constant = is_fixed(x) or all(user.target in LITERALS for user in node.users)
+        if constant or x.dtype is torch.int64:
+            self.known[node] = x
+            if not constant:
+                self.frozen.append(x)
+        else:
+            self.captured.append(node)
+
+    def read(self, node: fx.Node) -> Registers:
+        """The registers of an input."""
+        x = self.traced.values[node]
+        if x.dtype not in (torch.float64, torch.bool):
+            raise NotLowered(f"an input of type {x.dtype}")
+        registers = self.writer.fresh(x.numel()).reshape(tuple(x.shape))
+        self.known[node] = entries(registers)
+        return registers
+
+    def run(self) -> None:
+        for node in self.traced.module.graph.nodes:
+            if node.op == "call_function":
+                self.known[node] = self._call(node)
+
+    def outputs(self) -> list[Registers]:
+        (output,) = [node for node in self.traced.module.graph.nodes if node.op == "output"]
+        listed: Any = output.args[0]
+        return [self.operands.of(self.known[node]) for node in listed]
+
+    def _call(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            listed: Any = self.known[node.args[0]]  # type: ignore[index]
+            return listed[node.args[1]]
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: self.known[used])
+        value = self.traced.values[node]
+        if not any(isinstance(x, Entries) for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_entries)):
+            return value
+        name = _name(node.target)
+        if name in SHAPE_ONLY:
+            return value
+        self._require_double(value, name)
+        if name in MOVES:
+            return self._moved(name, node.target, args, kwargs)
+        rule = RULES.get(name)
+        if rule is None:
+            return self._decomposed(node, args, kwargs)
+        try:
+            found = entries(rule(self.operands, *args, **_without_options(kwargs)))
+        except (TypeError, RuntimeError, IndexError, ValueError) as error:
+            raise NotLowered(f"{node.target}: {error}") from error
+        if found.registers.shape != value.shape:
+            found = Entries(found.registers.expand(value.shape))
+        return found
+
+    def _require_double(self, value: Any, name: str) -> None:
+        for x in pytree.tree_leaves(value):
+            if isinstance(x, Tensor) and x.dtype not in (torch.float64, torch.bool):
+                raise NotLowered(f"{name} gives {x.dtype}")
+
+    def _moved(self, name: str, target: Any, args: Any, kwargs: Any) -> Any:
+        """Carried out on the numbers of the registers; constants among the operands get registers too."""
+        first = True
+
+        def numbers(x: Any) -> Any:
+            nonlocal first
+            is_index, first = name in INDEXED and not first, False
+            if isinstance(x, Entries):
+                if is_index:
+                    raise NotLowered("an index that depends on the inputs")
+                return x.registers
+            if isinstance(x, Tensor) and not is_index:
+                return torch.from_numpy(self.operands.of(x))
+            return x
+
+        if name == "constant_pad_nd" and (len(args) > 2 and args[2] != 0):
+            raise NotLowered("padding with something else than zero")
+        if name in ("fill", "index_copy", "index_fill"):
+            raise NotLowered(name)
+        moved_args, moved_kwargs = pytree.tree_map(numbers, (args, kwargs), is_leaf=_is_entries)
+        if name in ("view", "_unsafe_view"):
+            result: Any = moved_args[0].reshape(moved_args[1])
+        elif name == "clone" or name in ("lift_fresh", "lift_fresh_copy", "alias", "detach", "contiguous"):
+            result = moved_args[0]
+        else:
+            try:
+                result = target(*moved_args, **moved_kwargs)
+            except RuntimeError as error:
+                raise NotLowered(f"{target}: {error}") from error
+        return pytree.tree_map_only(Tensor, Entries, result)
+
+    def _decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """An operation without a rule, by what torch says it is made of."""
+        function = _decomposition(node.target)
+        if function is None or self.depth >= DEPTH:
+            raise NotLowered(f"no rule for {node.target}")
+        examples, spec = pytree.tree_flatten(
+            fx.node.map_arg((node.args, node.kwargs), lambda used: self.traced.values[used])
+        )
+        own, _ = pytree.tree_flatten((args, kwargs), is_leaf=_is_entries)
+        places = [i for i, x in enumerate(own) if isinstance(x, Entries)]
+
+        def composed(*tensors: Tensor) -> Any:
+            filled = list(examples)
+            for i, x in zip(places, tensors, strict=True):
+                filled[i] = x
+            some, named = pytree.tree_unflatten(filled, spec)
+            return function(*some, **named)
+
+        try:
+            traced = trace(composed, [examples[i] for i in places])
+        except Exception as error:  # whatever a decomposition may raise: there is another way
+            raise NotLowered(f"no rule for {node.target}") from error
+        inner = _Lowering(self.writer, traced, self.depth + 1)
+        if inner.captured:
+            raise NotLowered(f"no rule for {node.target}")
+        for placeholder, i in zip(inner.placeholders, places, strict=True):
+            inner.known[placeholder] = own[i]
+        inner.run()
+        (output,) = [one for one in traced.module.graph.nodes if one.op == "output"]
+        listed: Any = output.args[0]
+        return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
+
+
+def _is_entries(x: Any) -> bool:
+    return isinstance(x, Entries)
+
+
+def _name(target: Any) -> str:
+    packet = getattr(target, "overloadpacket", None)
+    if packet is None or target.namespace != "aten":
+        raise NotLowered(f"no rule for {target}")
+    return str(packet.__name__)
+
+
+def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in kwargs.items() if name not in ("memory_format", "layout", "device", "pin_memory")}
+
+
+def _decomposition(target: Any) -> Callable[..., Any] | None:
+    from torch._decomp import decomposition_table
+
+    found: Callable[..., Any] | None = decomposition_table.get(target)
+    return found
+
+
+INDEXED = ("index", "index_select", "gather", "take_along_dim")
+SHAPE_ONLY = (
+    "ones_like zeros_like full_like new_zeros new_ones new_full empty_like new_empty zeros ones full empty scalar_tensor"
+).split()

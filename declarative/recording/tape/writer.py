@@ -1,0 +1,237 @@
+"""Writing a tape: arrays of registers in, instructions out, without those whose outcome is known.
+
+A product with a constant zero is zero here whatever the other factor is, also where that is not finite: derivatives of
+a mapped function multiply by the zeros of identity matrices, and what is not finite shows elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import machine
+from .machine import Floats, Program, Registers
+
+ZERO = 0  # the register that is always zero
+LONGEST = 1_000_000  # instructions
+
+FOLDED: dict[int, Callable[..., NDArray[np.float64]]] = {  # how a result of constants is computed
+    machine.ADD: np.add,
+    machine.SUB: np.subtract,
+    machine.MUL: np.multiply,
+    machine.DIV: np.divide,
+    machine.NEG: np.negative,
+    machine.ABS: np.abs,
+    machine.SQRT: np.sqrt,
+    machine.EXP: np.exp,
+    machine.LOG: np.log,
+    machine.MAXIMUM: np.maximum,
+    machine.MINIMUM: np.minimum,
+    machine.POW: np.power,
+}
+COMMUTES = (machine.ADD, machine.MUL, machine.EQ, machine.AND, machine.OR)
+
+
+class NotLowered(Exception):  # noqa: N818
+    """There is no tape for a function: an operation has no rule, or it would be too long."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Instructions of one kind; the first one writes the register ``first``, the next one the next."""
+
+    kind: int
+    first: int
+    operands: tuple[Registers, ...]
+
+
+class Writer:
+    """Collects instructions."""
+
+    def __init__(self) -> None:
+        self._fixed = np.zeros(1024, dtype=bool)  # whether a register is a constant
+        self._value = np.zeros(1024)  # and which
+        self._count = 1
+        self._fixed[ZERO] = True
+        self._constants: dict[int, int] = {0: ZERO}  # registers by the bits of their values
+        self._runs: list[_Run] = []
+        self._length = 0
+        self._written: dict[tuple[int, bytes], int] = {}  # runs by what they do
+
+    # Registers.
+
+    def fresh(self, count: int) -> Registers:
+        """So many new ones."""
+        first, self._count = self._count, self._count + count
+        while self._count > len(self._fixed):
+            self._fixed = np.concatenate([self._fixed, np.zeros_like(self._fixed)])
+            self._value = np.concatenate([self._value, np.zeros_like(self._value)])
+        return np.arange(first, self._count)
+
+    def constants(self, values: Floats) -> Registers:
+        """Those that hold these values."""
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        bits, inverse = np.unique(values.reshape(-1).view(np.int64), return_inverse=True)
+        found = np.empty(len(bits), dtype=np.int64)
+        for i, (key, value) in enumerate(zip(bits.tolist(), bits.view(np.float64).tolist(), strict=True)):
+            register = self._constants.get(key)
+            if register is None:
+                register = int(self.fresh(1)[0])
+                self._fixed[register], self._value[register] = True, value
+                self._constants[key] = register
+            found[i] = register
+        return found[inverse].reshape(values.shape)
+
+    def number(self, value: float) -> Registers:
+        """The one that holds a number."""
+        return self.constants(np.asarray(float(value)))
+
+    def _is(self, registers: Registers, value: float) -> NDArray[np.bool_]:
+        """Where they are constants of this value."""
+        return self._fixed[registers] & (self._value[registers] == value)
+
+    # Instructions.
+
+    def emit(self, kind: int, *operands: Registers) -> Registers:
+        """The registers with the results, for operands that broadcast."""
+        arrays = np.broadcast_arrays(*operands)
+        shape = arrays[0].shape
+        flat = [np.ascontiguousarray(x).reshape(-1) for x in arrays]
+        result = self._known(kind, *flat)
+        open_ = result < 0
+        fixed = open_ & np.logical_and.reduce([self._fixed[x] for x in flat])
+        if kind in FOLDED and fixed.any():
+            with np.errstate(all="ignore"):
+                values = FOLDED[kind](*(self._value[x[fixed]] for x in flat))
+            result[fixed] = self.constants(values)
+            open_ &= ~fixed
+        if open_.any():
+            result[open_] = self._append(kind, [x[open_] for x in flat])
+        return result.reshape(shape)
+
+    def _known(self, kind: int, a: Registers, *rest: Registers) -> Registers:
+        """The registers that hold the results already, and -1 where none does."""
+        result = np.full(len(a), -1)
+        b = rest[0] if rest else a
+
+        def settle(where: NDArray[np.bool_], registers: Registers | int) -> None:
+            where = where & (result < 0)
+            result[where] = registers[where] if isinstance(registers, np.ndarray) else registers
+
+        if kind == machine.MUL:
+            settle(self._is(a, 0.0) | self._is(b, 0.0), ZERO)
+            settle(self._is(a, 1.0), b)
+            settle(self._is(b, 1.0), a)
+        elif kind == machine.ADD:
+            settle(self._is(a, 0.0), b)
+            settle(self._is(b, 0.0), a)
+        elif kind == machine.SUB:
+            settle(self._is(b, 0.0), a)
+        elif kind == machine.DIV:
+            settle(self._is(a, 0.0) & ~self._is(b, 0.0), ZERO)
+            settle(self._is(b, 1.0), a)
+        elif kind == machine.WHERE:
+            settle(self._fixed[a] & (self._value[a] != 0), b)
+            settle(self._fixed[a] & (self._value[a] == 0), rest[1])
+            settle(b == rest[1], b)
+        return result
+
+    def _append(self, kind: int, operands: list[Registers]) -> Registers:
+        """Write instructions, each one once."""
+        if kind in COMMUTES:
+            operands = [np.minimum(*operands), np.maximum(*operands)]
+        key = operands[0]
+        for x in operands[1:]:
+            key = np.unique(key, return_inverse=True)[1] * self._count + x
+        _, chosen, inverse = np.unique(key, return_index=True, return_inverse=True)
+        chosen_order = np.argsort(chosen)  # as they came
+        place = np.empty_like(chosen_order)
+        place[chosen_order] = np.arange(len(chosen))
+        operands = [x[chosen[chosen_order]] for x in operands]
+        name = (kind, b"|".join(x.tobytes() for x in operands))
+        first = self._written.get(name)
+        if first is None:
+            self._length += len(chosen)
+            if self._length > LONGEST:
+                raise NotLowered(f"more than {LONGEST} instructions")
+            first = int(self.fresh(len(chosen))[0])
+            self._runs.append(_Run(kind, first, tuple(operands)))
+            self._written[name] = first
+        return first + place[inverse]
+
+    # What is made of them.
+
+    def add(self, a: Registers, b: Registers) -> Registers:
+        return self.emit(machine.ADD, a, b)
+
+    def mul(self, a: Registers, b: Registers) -> Registers:
+        return self.emit(machine.MUL, a, b)
+
+    def reduce(self, kind: int, registers: Registers, axis: int, empty: float) -> Registers:
+        """Combine all along an axis, two and two."""
+        x = np.moveaxis(registers, axis, 0)
+        if not len(x):
+            return np.broadcast_to(self.number(empty), x.shape[1:])
+        while len(x) > 1:
+            half = len(x) // 2
+            x = np.concatenate([self.emit(kind, x[:half], x[half : 2 * half]), x[2 * half :]])
+        return x[0]
+
+    def gather_into(self, kind: int, base: Registers, targets: Registers, registers: Registers) -> Registers:
+        """Combine registers, flat, with those of a flat base that they are sent to."""
+        order = np.argsort(targets, kind="stable")
+        target, value = targets[order], registers[order]
+        while len(target) > 1:
+            begins = np.concatenate([[True], target[1:] != target[:-1]])
+            rank = np.arange(len(target)) - np.maximum.accumulate(np.where(begins, np.arange(len(target)), 0))
+            pairs = np.flatnonzero((rank[:-1] % 2 == 0) & ~begins[1:])
+            if not len(pairs):
+                break
+            value = value.copy()
+            value[pairs] = self.emit(kind, value[pairs], value[pairs + 1])
+            keep = rank % 2 == 0
+            target, value = target[keep], value[keep]
+        result = base.copy()
+        result[target] = self.emit(kind, base[target], value)
+        return result
+
+    def finish(self, own: Registers, shared: Registers, outputs: list[Registers]) -> Program:
+        """The program that computes the outputs from the inputs, without instructions that nobody needs."""
+        wanted = np.concatenate([ZERO + np.zeros(1, dtype=np.int64), *(x.reshape(-1) for x in outputs)])
+        needed = np.zeros(self._count, dtype=bool)
+        needed[wanted] = True
+        kept: list[tuple[_Run, NDArray[np.bool_]]] = []
+        for run in reversed(self._runs):
+            keep = needed[run.first : run.first + len(run.operands[0])]
+            if keep.any():
+                kept.append((run, keep))
+                for x in run.operands:
+                    needed[x[keep]] = True
+        kept.reverse()
+        fixed = np.flatnonzero(needed & self._fixed[: self._count])
+        read = [np.flatnonzero(needed[x]) for x in (own, shared)]
+        written = [run.first + np.flatnonzero(keep) for run, keep in kept]
+        order = np.concatenate([fixed, own[read[0]], shared[read[1]], *written])
+        number = np.zeros(self._count, dtype=np.int64)
+        number[order] = np.arange(len(order))
+
+        def operand(i: int) -> Registers:
+            parts = [number[(run.operands[min(i, len(run.operands) - 1)])[keep]] for run, keep in kept]
+            return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+        return Program(
+            kinds=np.array([run.kind for run, _ in kept], dtype=np.int64),
+            ends=np.cumsum([len(x) for x in written], dtype=np.int64),
+            a=operand(0),
+            b=operand(1),
+            c=operand(2),
+            first=len(order) - sum(map(len, written)),
+            constants=self._value[fixed],
+            own=read[0],
+            shared=read[1],
+            outputs=number[wanted[1:]],
+            offsets=np.cumsum([0, *(x.size for x in outputs)], dtype=np.int64),
+        )
