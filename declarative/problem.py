@@ -49,24 +49,46 @@ class Problem:
     pullback: Callable[..., tuple[Tensor, ...]] | None = None
 
 
+class Tape(Protocol):
+    """A function of one problem as a program of scalar instructions (``recording/tape``)."""
+
+    program: Any
+
+    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any, dict[int, int]]:
+        """What each of so many problems reads, what all read, and where each tensor begins in the former."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A function of tensors that is to be evaluated.
+
+    Attributes:
+        key: tells it from other functions.
+        function: of the tensors.
+        tensors: its arguments; None stays None.
+        functions: those of the user that it is made of, and an example of their arguments for one problem.
+        compared: how many outputs, the first ones, a recording has to reproduce; None for all.
+        own: which tensors have a row for each problem, if every problem is by itself; else None.
+    """
+
+    key: Hashable
+    function: Callable[..., Any]
+    tensors: tuple[Tensor | None, ...]
+    functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]]
+    compared: int | None = None
+    own: tuple[bool | None, ...] | None = None
+
+
 class Evaluator(Protocol):
     """How functions of tensors are evaluated where they are not simply called."""
 
     compiling: bool  # whether each new shape takes long
 
-    def run(
-        self,
-        key: Hashable,
-        function: Callable[..., Any],
-        tensors: Sequence[Tensor | None],
-        functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]],
-        compared: int | None = None,
-        own: Sequence[bool | None] | None = None,
-    ) -> Any:
-        """The function of the tensors, whose name is ``key``; ``functions`` are the user's, with an example.
+    def run(self, request: Request) -> Any:
+        """The function of the tensors."""
 
-        Where every problem is by itself, ``own`` says which tensors have a row for each.
-        """
+    def tape(self, request: Request) -> Tape | None:
+        """The function as a tape, if it can and should be evaluated by one."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +258,10 @@ class Batch:
         """Map a function of one problem over the batch: by vmap, or from a recording of what vmap would do."""
         if not self.size:
             raise ValueError("a batch of no problems cannot be evaluated")
+        return self.evaluate(function.__name__, self._map(function, rows), *rows, by_problem=True)
+
+    def _map(self, function: Callable[..., Any], rows: Sequence[Tensor | None]) -> Callable[..., Any]:
+        """The function of one problem as one of a batch and its rows."""
         in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
         mapped = torch.vmap(function, in_dims=in_dims)
 
@@ -243,7 +269,17 @@ class Batch:
             with without_vmap_warnings():
                 return in_grad_mode(mapped, *rows, *batch.xs)
 
-        return self.evaluate(function.__name__, evaluated, *rows, by_problem=True)
+        return evaluated
+
+    def expansion_tape(self, u: Tensor, multipliers: Tensor) -> Tape | None:
+        """The program that evaluates f, D_U L, c, A and D^2_UU L of one problem, if there is one for such a batch.
+
+        Its inputs are u, the multipliers and the inputs of the batch.
+        """
+        if self.evaluator is None:
+            return None
+        request = self._request("_expansion", self._map(self._expansion, (u, multipliers)), (u, multipliers), True)
+        return self.evaluator.tape(request)
 
     def evaluate(
         self,
@@ -265,6 +301,17 @@ class Batch:
         """
         if self.evaluator is None:
             return function(self, *rows)
+        return self.evaluator.run(self._request(name, function, rows, by_problem, compared))
+
+    def _request(
+        self,
+        name: Hashable,
+        function: Callable[..., Any],
+        rows: Sequence[Any],
+        by_problem: bool,
+        compared: int | None = None,
+    ) -> Request:
+        """What an evaluator has to know of a function of (batch, *rows)."""
 
         def of_tensors(*tensors: Any) -> Any:
             batch = dataclasses.replace(self, xs=tensors[len(rows) :], evaluator=None, size=len(tensors[0]))
@@ -277,8 +324,7 @@ class Batch:
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
         own = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
-        tensors = (*rows, *self.xs)
-        return self.evaluator.run(key, of_tensors, tensors, functions, compared, own if by_problem else None)
+        return Request(key, of_tensors, (*rows, *self.xs), functions, compared, own if by_problem else None)
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..linear.machine import INSTALLED
+from ..problem import Request
 from ..sizes import Sizes
 from ..torchside import in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
@@ -24,11 +25,6 @@ from .trace import RecordingError, Trace, trace
 
 NOT_YET = "not yet"
 GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
-
-
-Functions = Callable[
-    [], tuple[Callable[..., Any], Sequence[Tensor]]
-]  # those of the user, and an example for one problem
 
 
 DIFFERENT = (
@@ -62,55 +58,46 @@ class Recordings:
         """The graphs of another mode of the functions, such as that of a module in training."""
         return self._modes.setdefault(mode, Recordings(self.compiling))
 
-    def run(
-        self,
-        key: Hashable,
-        function: Callable[..., Any],
-        tensors: Sequence[Tensor | None],
-        functions: Functions,
-        compared: int | None = None,
-        own: Sequence[bool | None] | None = None,
-    ) -> Any:
-        """The function of the tensors, replayed; recorded first if this is the first time. Called where it must be.
-
-        Where every problem is by itself, ``own`` says which tensors have a row for each, and the function is replayed
-        as a tape if it can be.
-        """
+    def run(self, request: Request) -> Any:
+        """The function, replayed; recorded first if this is the first time. Called where it must be."""
+        tensors = request.tensors
         if not _replayable(tensors):
-            return function(*tensors)
-        if own is not None and not self.compiling and _is_for_tapes(tensors):
-            tape = self._tape(key, function, tensors, functions, own)
-            count = next(len(x) for x, has in zip(tensors, own, strict=True) if has and x is not None)
-            if tape is not None and tape.is_worth_it(count):
-                return tape(tensors, count)
-        key = (key, *(None if x is None else kind_of(x) for x in tensors))
+            return request.function(*tensors)
+        tape = self._usable_tape(request)
+        if tape is not None:
+            return tape(tensors, _count(request))
+        key = (request.key, *(None if x is None else kind_of(x) for x in tensors))
         graph = self._graphs.get(key)
         if graph is None or not graph.is_current():
-            self._check(*functions())
-            graph = record(function, tensors, self.compiling, compared)
+            self._check(*request.functions())
+            graph = record(request.function, tensors, self.compiling, request.compared)
             _bounded(self._graphs)[key] = graph
         return graph(tensors)
 
-    def _tape(
-        self,
-        key: Hashable,
-        function: Callable[..., Any],
-        tensors: Sequence[Tensor | None],
-        functions: Functions,
-        own: Sequence[bool | None],
-    ) -> Tape | None:
+    def tape(self, request: Request) -> Tape | None:
+        """The function as a tape, if that is how it would be replayed."""
+        return self._usable_tape(request) if _replayable(request.tensors) else None
+
+    def _usable_tape(self, request: Request) -> Tape | None:
+        if request.own is None or self.compiling or not _is_for_tapes(request.tensors):
+            return None
+        tape = self._tape(request, request.own)
+        return tape if tape is not None and tape.is_worth_it(_count(request)) else None
+
+    def _tape(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
         """The function of one problem, as a tape; None if there can be none."""
-        pairs = list(zip(tensors, own, strict=True))
-        key = (key, *(None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype) for x, has in pairs))
+        pairs = list(zip(request.tensors, own, strict=True))
+        shapes = (None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype) for x, has in pairs)
+        key = (request.key, *shapes)
         tape = self._tapes.get(key, NOT_YET)
         if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
-            self._check(*functions())
+            self._check(*request.functions())
             one = [x[:1] if x is not None and has else x for x, has in pairs]
             try:
-                tape = lowered(trace(function, one), own)
+                tape = lowered(trace(request.function, one), own)
             except NotLowered:
                 tape = None
-            if tape is not None and not reproduces(tape.for_one, function, one):
+            if tape is not None and not reproduces(tape.for_one, request.function, one):
                 tape = None
             _bounded(self._tapes)[key] = tape
         assert not isinstance(tape, str)
@@ -149,6 +136,12 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return False
     return all(type(x) is Tensor or type(x) is torch.nn.Parameter for x in given)
+
+
+def _count(request: Request) -> int:
+    """The number of problems."""
+    assert request.own is not None
+    return next(len(x) for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
 
 
 def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from torch import Tensor
 from ..linear import DenseLayout, Layout
 from ..linear.machine import INSTALLED
 from ..linear.sparse import SparseLayout
+from ..linear.sparse.layout import SOLVED
 from ..problem import Batch
 from .newton_step import Model, Scales, State
 
 if TYPE_CHECKING:
     from .newton_kernel import Changed, Equations, Places, Step, There, Trial
+    from .newton_loop import Functions, Memory
 
+BLOCK = 32  # problems
 LARGEST = 64  # unknowns of dense problems: beyond that, the library's own factorisations are faster
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
@@ -51,26 +54,70 @@ class Native:
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
-        from .newton_kernel import Changed, Equations, Found, Limits, There, Trial, judge, move, prepare
+        from .newton_kernel import Changed, Found, Limits, judge, move, prepare
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
         flags = np.empty((5, count), dtype=bool)
         changed = Changed(*_each(np.copy, self.before))
-        equations = Equations(*[*_each(np.empty_like, (here.u, here.y, here.u, here.y)), flags[4]])
+        equations, trial, there = self._empty(flags)
         prepare(places, here, within, changed, equations)
         step = self._solved(equations)
-        parts = _each(np.empty_like, (here.u, here.s, here.y, here.y))
-        trial = Trial(*[*parts, *np.empty((2, count)), flags[0]])
         move(places, here, within, changed.barrier, equations, step, trial)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
-        after = (*here[:5], changed.filter, changed.stored, here.shift)
-        there = There(*[*_each(np.empty_like, after), flags[2]])
         judge(places, here, Found(*parts), changed, trial, there)
         self.changed, self.trial, self.there = changed, trial, there
         flags[1], flags[3] = step.good, ~(step.room > FAINT)
         return flags[:4]
+
+    def _empty(self, flags: Any) -> tuple[Equations, Trial, There]:
+        """Arrays for what an iteration finds."""
+        from .newton_kernel import Equations, There, Trial
+
+        here, count = self.here, len(self.here.u)
+        equations = Equations(*[*_each(np.empty_like, (here.u, here.y, here.u, here.y)), flags[4]])
+        trial = Trial(*[*_each(np.empty_like, (here.u, here.s, here.y, here.y)), *np.empty((2, count)), flags[0]])
+        after = (*here[:5], self.before.filter, self.before.stored, here.shift)
+        return equations, trial, There(*[*_each(np.empty_like, after), flags[2]])
+
+    def iterate_on(self, limits: tuple[float, ...], most: int, fates: Fates) -> Any:  # (4, batch)
+        """Iterations for as long as they go as hoped, at most so many; what they were is written into the fates."""
+        from .newton_kernel import Changed, Here, Limits, Step
+        from .newton_loop import Progress, iterate
+
+        functions = self._functions()
+        if functions is None:
+            return None
+        count = len(self.here.u)
+        kept = np.empty((5, count), dtype=bool)
+        self.here = Here(*_each(np.copy, self.here[:5]), *_each(np.copy, self.here[5:9]), *self.here[9:])
+        self.before = self.changed = Changed(*_each(np.copy, self.before))
+        equations, self.trial, self.there = self._empty(kept)
+        step = Step(np.empty_like(self.here.u), np.empty_like(self.here.y), np.empty(count, bool), np.empty(count))
+        flags = np.empty((4, count), dtype=bool)
+        block = _block(count)
+        outputs = np.empty(block * int(functions.program.offsets[-1]))
+        progress = Progress(*fates, flags)
+        parts = (self.here, self.changed, equations, step, self.trial, self.there, progress)
+        within = (most, block, FAINT, SOLVED)
+        iterate(self.places, Limits(*limits), functions, _memory(self.layout, block), *parts, outputs, *within)
+        return flags
+
+    def _functions(self) -> Functions | None:
+        """How values and derivatives are evaluated without Python; None if they cannot be."""
+        if isinstance(self.layout, DenseLayout) and self.here.u.shape[1] > LARGEST:
+            return None
+        if isinstance(self.layout, SparseLayout) and self.layout.kkt.kernel == "torch":
+            return None
+        from .newton_loop import Functions
+
+        u, multipliers = _tensor(self.here.u), _tensor(self.here.y)
+        ready = self.batch.expansion_tape(u, multipliers)
+        if ready is None:
+            return None
+        own, shared, columns = ready.inputs((u, multipliers, *self.batch.xs), len(u))
+        return Functions(ready.program, np.array(own), shared, columns.get(0, -1), columns.get(1, -1))
 
     def _solved(self, equations: Equations) -> Step:
         from .newton_kernel import Step, solve_dense
@@ -121,6 +168,48 @@ class Native:
         for name, shape in zip(OF_MODEL[3:], self.shapes, strict=True):
             parts[name] = parts[name].view(shape)
         return Model(**parts, **points, layout=self.layout)
+
+
+class Fates(NamedTuple):
+    """How each problem fares, for the iterations without Python; what it means is said in ``newton_loop.py``."""
+
+    running: Any
+    hopeful: Any
+    doubtful: Any
+    settled: Any
+    finished: Any
+    count: Any
+    u: Any
+    y: Any
+
+
+def _block(count: int) -> int:
+    """Problems of a block: as many as stay close to the processor, blocks of about the same size."""
+    return -(-count // max(-(-count // BLOCK), 1))
+
+
+def _memory(layout: Layout, lanes: int) -> Memory:
+    """For the factors of one block; without a plan, if problems are dense."""
+    from ..linear.sparse.lanes import Factor, Plan, Work
+    from ..linear.sparse.lanes import Rows as Sides
+    from .newton_loop import Memory
+
+    if isinstance(layout, SparseLayout):
+        plan, symbolic = layout.kkt.plan, layout.kkt.symbolic
+        size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
+    else:
+        none, never = np.empty(0, np.int32), np.empty(0, bool)
+        plan, size, fill, count = Plan(*(never if name in ("pair", "is_constraint") else none for name in Plan._fields)), 0, 0, 0
+    floats = [np.empty((rows, lanes)) for rows in (count, size, size, fill, fill, size)]
+    entries, inverse, coupling, lower, below, made = floats
+    return Memory(
+        plan,
+        entries,
+        Factor(inverse, coupling, lower, np.empty((4, lanes), np.int64)),
+        Work(below, made, np.empty(size, np.int32)),
+        Sides(*np.empty((5, size, lanes))),
+        np.empty(lanes),
+    )
 
 
 @lru_cache(64)

@@ -36,7 +36,7 @@ from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
 from .compaction import compacted
-from .native import FAINT, Native, usable
+from .native import FAINT, Fates, Native, usable
 from .newton_step import (
     FILTER,
     LEAST_SHIFT,
@@ -195,9 +195,8 @@ class Newton(Solver):
 
     def _run(self, batch: Batch, scales: Scales, state: State) -> RawSolution:
         loop = _Loop(self, batch, scales, state)
-        for iteration in range(self.max_iterations + 1):
-            if loop.advance(iteration):
-                break
+        while not loop.advance():
+            pass
         return loop.result()
 
 
@@ -271,47 +270,85 @@ class _Loop:
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
         self.ended = _Ended(state.u, state.y, none + RUNNING, none)
         self.failed = False  # whether a step was refused of late
+        self.iterations = none  # of each problem
+        self.turn = 0
         self.native: Native | None = None
         if usable(state.u):
             self._go_native()
 
-    def advance(self, iteration: int) -> bool:
-        """One iteration; whether that was the last one."""
+    def advance(self) -> bool:
+        """One iteration, or several; whether that was all."""
         if self.native is not None:
-            return self._advance_natively(self.native, iteration)
+            return self._advance_natively(self.native)
         trial, there, state, flags = self._iterate()
         solved, factored, accepted, _ = flags.unbind(-1)
         hoped = factored & accepted & ~solved & self.record.goal.isinf()
-        if iteration < self.limit and iteration % LOOK and bool((hoped | ~self.running).all()):  # as nearly always
+        self.turn += 1
+        if self.turn % LOOK and self._below_limit() and bool((hoped | ~self.running).all()):  # as nearly always
             self.state, self.model = trial, there
-            self._forget_failures()
+            self.iterations = self.iterations + 1
+            self._forget_failures(hoped)
             return False
-        return self._look(iteration, trial, there, state, flags)
+        return self._look(trial, there, state, flags)
 
-    def _advance_natively(self, native: Native, iteration: int) -> bool:
-        flags = native.iterate(self.limits)
-        solved, factored, accepted, _ = flags
-        if iteration < self.limit and iteration % LOOK and (factored & accepted & ~solved & self.hopeful).all():
-            native.go_on()
-            self._forget_failures()
-            return False
+    def _advance_natively(self, native: Native) -> bool:
+        most = max(min(LOOK, self.limit - int(self.iterations.max()) + 1), 1)
+        fates = self._fates()
+        flags = native.iterate_on(self.limits, most, fates)
+        if flags is None:  # functions that are called
+            return self._advance_once(native)
+        before, self.iterations = self.iterations, torch.from_numpy(fates.count)
+        self._forget_failures(self.iterations > before)
+        finished = torch.from_numpy(fates.finished)
+        if bool(finished.any()):
+            codes = torch.zeros_like(self.iterations)
+            new = _Ended(torch.from_numpy(fates.u), torch.from_numpy(fates.y), codes, self.iterations)
+            self.ended = self.ended.put(self.rows[finished], new.take(finished))
+            self.running = self.running & ~finished
+            if not bool(self.running.any()):
+                return True
         self.model = native.model()
-        if self._look(iteration, *native.tensors(), torch.from_numpy(flags).T):
+        if self._look(*native.tensors(), torch.from_numpy(flags).T):
             return True
         self._go_native()
         return False
+
+    def _advance_once(self, native: Native) -> bool:
+        flags = native.iterate(self.limits)
+        solved, factored, accepted, _ = flags
+        self.turn += 1
+        if self.turn % LOOK and self._below_limit() and (factored & accepted & ~solved & self.hopeful).all():
+            native.go_on()
+            self.iterations = self.iterations + 1
+            self._forget_failures(torch.ones_like(self.running))
+            return False
+        self.model = native.model()
+        if self._look(*native.tensors(), torch.from_numpy(flags).T):
+            return True
+        self._go_native()
+        return False
+
+    def _below_limit(self) -> bool:
+        return int(self.iterations.max()) < self.limit
+
+    def _fates(self) -> Fates:
+        settled, n = self.record.nudges >= NUDGES, len(self.rows)
+        arrays = (self.running, torch.from_numpy(self.hopeful), self.record.shifted, settled, torch.zeros_like(settled))
+        places = (np.empty((n, self.batch.m)), np.empty((n, self.batch.k)))
+        return Fates(*(np.array(x.numpy()) for x in (*arrays, self.iterations)), *places)
 
     def _go_native(self) -> None:
         self.native = Native(self.batch, self.scales, self.model, self.state)
         running, goal = self.running.numpy(), self.record.goal.numpy()
         self.hopeful = np.isinf(goal) | ~running
 
-    def _forget_failures(self) -> None:
+    def _forget_failures(self, hoped: Tensor) -> None:
         if self.failed:
-            self.record = dataclasses.replace(self.record, failures=torch.zeros_like(self.record.failures))
-            self.failed = False
+            failures = torch.where(hoped, 0, self.record.failures)
+            self.record = dataclasses.replace(self.record, failures=failures)
+            self.failed = bool(failures.any())
 
-    def _look(self, iteration: int, trial: State, there: Model, state: State, flags: Tensor) -> bool:
+    def _look(self, trial: State, there: Model, state: State, flags: Tensor) -> bool:
         """See what has ended, and go on from the trial points or, with what did not go as hoped, the careful way."""
         solved, factored, accepted, faint = flags.unbind(-1)
         hoped = factored & accepted & ~solved & self.record.goal.isinf()
@@ -320,7 +357,7 @@ class _Loop:
         saddle = self._saddle(model, state, suspected)
         last = (solved & accepted).unsqueeze(-1)  # the step is known, and shorter than can be asked for
         u, y = torch.where(last, trial.u, state.u), torch.where(last, trial.y, state.y)
-        if self._end(iteration, u, y, model.finite(), solved, saddle):
+        if self._end(u, y, model.finite(), solved, saddle):
             return True
         if bool((hoped | ~self.running).all()):
             self.state, self.model = trial, there
@@ -330,6 +367,7 @@ class _Loop:
             self.record = dataclasses.replace(record, failures=torch.where(hoped, 0, record.failures))
             self.failed = True
             self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
+        self.iterations = self.iterations + 1
         self._compact()
         return False
 
@@ -358,18 +396,17 @@ class _Loop:
         )
         return trial, there, here, next(found)
 
-    def _end(self, iteration: int, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
+    def _end(self, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         far = (u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
         code = torch.where(self.record.failures > FAILURES, int(Status.STALLED), RUNNING)
         code = torch.where(far.any(-1) & ~solved, int(Status.UNBOUNDED), code)
         code = torch.where(solved & ~saddle, int(Status.CONVERGED), code)
         code = torch.where(finite, code, int(Status.NOT_FINITE))
-        if iteration == self.limit:
-            code = torch.where(code == RUNNING, int(Status.ITERATION_LIMIT), code)
+        code = torch.where((code == RUNNING) & (self.iterations >= self.limit), int(Status.ITERATION_LIMIT), code)
         ended = self.running & (code != RUNNING)
         if bool(ended.any()):
-            new = _Ended(u, y, code, torch.full_like(code, iteration)).take(ended)
+            new = _Ended(u, y, code, self.iterations).take(ended)
             self.ended = self.ended.put(self.rows[ended], new)
             self.running = self.running & ~ended
         return not bool(self.running.any())
@@ -383,6 +420,7 @@ class _Loop:
             self.batch, self.scales, self.state = self.batch.select(keep), self.scales.take(keep), self.state.take(keep)
             self.model = self.model.take(keep)
             self.record, self.rows, self.running = self.record.take(keep), self.rows[keep], self.running[keep]
+            self.iterations = self.iterations[keep]
 
     def result(self) -> RawSolution:
         """What the node gets."""

@@ -135,7 +135,7 @@ class SparseKKT:
         from .groups import factorise_groups
 
         parts = tuple(part.cpu() for part in parts)
-        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self._plan, self._memory, parts))
+        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
 
     def multiply(
         self, hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, z: Tensor, s: Tensor
@@ -155,7 +155,8 @@ class SparseKKT:
         return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
 
     @cached_property
-    def _plan(self) -> Any:
+    def plan(self) -> Any:
+        """The arrays of the analysis, for compiled kernels."""
         from .lanes import Plan
 
         return Plan.of(self.symbolic)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ...torchside import is_fixed
 from ..trace import LITERALS, Trace, trace
-from .machine import Program, Registers, execute
+from .machine import Floats, Program, Registers, execute
 from .rules import MOVES, RULES, Entries, Operands, entries
 from .writer import NotLowered, Writer
 
@@ -65,14 +65,21 @@ class Tape:
 
     def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
         """The outputs of so many problems."""
-        own = _joined([_plain(tensors[i]).reshape(count, -1) for i in self._own], count)
-        shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
-        flat = np.concatenate([x.reshape(-1).numpy() for x in shared]) if shared else np.empty(0)
+        own, shared, _ = self.inputs(tensors, count)
         outputs = torch.empty(count * int(self.program.offsets[-1]), dtype=torch.float64)
-        execute(self.program, own, flat, outputs.numpy())
+        execute(self.program, own, shared, outputs.numpy())
         parts = outputs.split([count * size for _, size, _ in self._shapes])
         found = [_shaped(x, count, *kind) for x, kind in zip(parts, self._shapes, strict=True)]
         return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
+
+
+    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats, dict[int, int]]:
+        """What each problem reads, what all read, and where each of the tensors begins in what each problem reads."""
+        parts = [_plain(tensors[i]).reshape(count, -1) for i in self._own]
+        begins = np.cumsum([0, *(x.shape[1] for x in parts)])[:-1].tolist()
+        shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
+        flat = np.concatenate([x.reshape(-1).numpy() for x in shared]) if shared else np.empty(0)
+        return _joined(parts, count), flat, dict(zip(self._own, begins, strict=True))
 
 
 def _joined(parts: list[Tensor], count: int) -> Any:
