@@ -108,9 +108,7 @@ def reproduces(
     return _all_same(called, replay(nearby), None)
 
 
-def _nearby(
-    function: Callable[..., Any], tensors: Sequence[Tensor | None]
-) -> tuple[list[Tensor | None], Any]:
+def _nearby(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Any]:
     """Other tensors, and the function of them: at a solution only rounding errors could be compared."""
     nearby = [None if x is None else _moved(x) for x in tensors]
     with torch.no_grad():

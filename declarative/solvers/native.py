@@ -18,10 +18,10 @@ from ..problem import Batch
 from .newton_step import Model, Scales, State
 
 if TYPE_CHECKING:
-    from .newton_kernel import Changed, Equations, Places, Step, There, Trial
-    from .newton_loop import Functions, Memory
+    from .newton_kernel import Changed, Equations, Here, Places, Step, There, Trial
+    from .newton_loop import Functions, Lanes, Memory
 
-BLOCK = 32  # problems
+LANES = 32  # problems side by side
 LARGEST = 64  # unknowns of dense problems: beyond that, the library's own factorisations are faster
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
@@ -57,9 +57,8 @@ class Native:
         from .newton_kernel import Changed, Found, Limits, judge, move, prepare
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
-        flags = np.empty((5, count), dtype=bool)
         changed = Changed(*_each(np.copy, self.before))
-        equations, trial, there = self._empty(flags)
+        _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
         prepare(places, here, within, changed, equations)
         step = self._solved(equations)
         move(places, here, within, changed.barrier, equations, step, trial)
@@ -68,41 +67,51 @@ class Native:
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
         judge(places, here, Found(*parts), changed, trial, there)
         self.changed, self.trial, self.there = changed, trial, there
-        flags[1], flags[3] = step.good, ~(step.room > FAINT)
-        return flags[:4]
-
-    def _empty(self, flags: Any) -> tuple[Equations, Trial, There]:
-        """Arrays for what an iteration finds."""
-        from .newton_kernel import Equations, There, Trial
-
-        here, count = self.here, len(self.here.u)
-        equations = Equations(*[*_each(np.empty_like, (here.u, here.y, here.u, here.y)), flags[4]])
-        trial = Trial(*[*_each(np.empty_like, (here.u, here.s, here.y, here.y)), *np.empty((2, count)), flags[0]])
-        after = (*here[:5], self.before.filter, self.before.stored, here.shift)
-        return equations, trial, There(*[*_each(np.empty_like, after), flags[2]])
+        return np.stack([trial.solved, step.good, there.accepted, ~(step.room > FAINT)])
 
     def iterate_on(self, limits: tuple[float, ...], most: int, fates: Fates) -> Any:  # (4, batch)
         """Iterations for as long as they go as hoped, at most so many; what they were is written into the fates."""
-        from .newton_kernel import Changed, Here, Limits, Step
+        from .newton_kernel import Changed, Here, Limits
         from .newton_loop import Progress, iterate
 
         functions = self._functions()
         if functions is None:
             return None
         count = len(self.here.u)
-        kept = np.empty((5, count), dtype=bool)
-        self.here = Here(*_each(np.copy, self.here[:5]), *_each(np.copy, self.here[5:9]), *self.here[9:])
+        self.here = Here(*_each(np.copy, self.here[:9]), *self.here[9:])
         self.before = self.changed = Changed(*_each(np.copy, self.before))
-        equations, self.trial, self.there = self._empty(kept)
-        step = Step(np.empty_like(self.here.u), np.empty_like(self.here.y), np.empty(count, bool), np.empty(count))
-        flags = np.empty((4, count), dtype=bool)
-        block = _block(count)
-        outputs = np.empty(block * int(functions.program.offsets[-1]))
-        progress = Progress(*fates, flags)
-        parts = (self.here, self.changed, equations, step, self.trial, self.there, progress)
-        within = (most, block, FAINT, SOLVED)
-        iterate(self.places, Limits(*limits), functions, _memory(self.layout, block), *parts, outputs, *within)
+        batch = self._lanes(self.here, self.changed, functions.own)
+        self.trial, self.there = batch.trial, batch.there
+        for to, before in zip(
+            (*self.trial[:3], *self.there[:8]),
+            (*self.here[5:8], *self.here[:5], *self.changed[1:], self.here.shift),
+            strict=True,
+        ):
+            to[...] = before  # of problems that have ended nothing else will be known
+        flags = np.zeros((4, count), dtype=bool)
+        width = min(count, LANES)
+        few = [x[:width] for x in (*self.here, *self.changed, functions.own)]
+        lanes = self._lanes(
+            Here(*_each(np.empty_like, few[:15])), Changed(*_each(np.empty_like, few[15:18])), np.empty_like(few[18])
+        )
+        outputs = np.empty(width * int(functions.program.offsets[-1]))
+        memory, progress = _memory(self.layout, width), Progress(*fates, flags)
+        iterate(self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, FAINT, SOLVED)
         return flags
+
+    def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:
+        """With arrays for what an iteration makes of them."""
+        from .newton_kernel import Equations, Step, There, Trial
+        from .newton_loop import Lanes
+
+        count = len(here.u)
+        flags = np.zeros((4, count), dtype=bool)
+        u, s, y = here.u, here.s, here.y
+        equations = Equations(*[*_each(np.empty_like, (u, y, u, y)), flags[0]])
+        step = Step(np.empty_like(u), np.empty_like(y), flags[1], np.empty(count))
+        trial = Trial(*[*_each(np.empty_like, (u, s, y, y)), *np.empty((2, count)), flags[2]])
+        after = (*here[:5], changed.filter, changed.stored, here.shift)
+        return Lanes(here, changed, equations, step, trial, There(*[*_each(np.empty_like, after), flags[3]]), own)
 
     def _functions(self) -> Functions | None:
         """How values and derivatives are evaluated without Python; None if they cannot be."""
@@ -183,13 +192,8 @@ class Fates(NamedTuple):
     y: Any
 
 
-def _block(count: int) -> int:
-    """Problems of a block: as many as stay close to the processor, blocks of about the same size."""
-    return -(-count // max(-(-count // BLOCK), 1))
-
-
 def _memory(layout: Layout, lanes: int) -> Memory:
-    """For the factors of one block; without a plan, if problems are dense."""
+    """For the factors of so many problems; without a plan, if they are dense."""
     from ..linear.sparse.lanes import Factor, Plan, Work
     from ..linear.sparse.lanes import Rows as Sides
     from .newton_loop import Memory
@@ -199,7 +203,12 @@ def _memory(layout: Layout, lanes: int) -> Memory:
         size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
     else:
         none, never = np.empty(0, np.int32), np.empty(0, bool)
-        plan, size, fill, count = Plan(*(never if name in ("pair", "is_constraint") else none for name in Plan._fields)), 0, 0, 0
+        plan, size, fill, count = (
+            Plan(*(never if name in ("pair", "is_constraint") else none for name in Plan._fields)),
+            0,
+            0,
+            0,
+        )
     floats = [np.empty((rows, lanes)) for rows in (count, size, size, fill, fill, size)]
     entries, inverse, coupling, lower, below, made = floats
     return Memory(

@@ -1,8 +1,8 @@
 """Iterations of the Newton method one after the other, without a return to Python for as long as all goes as hoped.
 
-Problems are taken in blocks whose arrays stay close to the processor. A block goes on until one of its problems needs
-more than an ordinary iteration, all are solved, or it is time to look; then everything is left as that iteration found
-and made it, for ``newton.py`` to judge. A problem that is plainly solved is set aside, and the others go on.
+As many problems as stay close to the processor are worked on side by side, in lanes. Each goes on until it is plainly
+solved, needs more than an ordinary iteration, or it is time to look; then it is put back as that iteration found and
+made it, for ``newton.py`` to judge, and the next problem takes its lane.
 """
 
 from __future__ import annotations
@@ -62,44 +62,66 @@ class Progress(NamedTuple):
     flags: Flags  # of the last iteration: solved, factored, accepted, faint, (4, batch)
 
 
-@compiled
-def _equations(x: Equations, a: int, b: int) -> Equations:
-    return Equations(x.primal[a:b], x.dual[a:b], x.r[a:b], x.t[a:b], x.settled[a:b])
+class Lanes(NamedTuple):
+    """Problems side by side, with all that an iteration makes of them; or all problems of a batch."""
+
+    here: Here
+    changed: Changed
+    equations: Equations
+    step: Step
+    trial: Trial
+    there: There
+    own: Floats  # inputs of the functions, (count, entries)
 
 
 @compiled
-def _here(x: Here, a: int, b: int) -> Here:
-    return Here(
-        x.objective[a:b], x.gradient[a:b], x.values[a:b], x.jacobian[a:b], x.hessian[a:b], x.u[a:b], x.s[a:b], x.y[a:b],
-        x.shift[a:b], x.weight[a:b], x.largest[a:b], x.last[a:b], x.start[a:b], x.scale[a:b], x.rows[a:b],
+def _first(x: Lanes, n: int) -> Lanes:
+    """The first so many."""
+    h, c, e, st, tr, th = x.here, x.changed, x.equations, x.step, x.trial, x.there
+    return Lanes(
+        Here(
+            h.objective[:n], h.gradient[:n], h.values[:n], h.jacobian[:n], h.hessian[:n], h.u[:n], h.s[:n], h.y[:n],
+            h.shift[:n], h.weight[:n], h.largest[:n], h.last[:n], h.start[:n], h.scale[:n], h.rows[:n],
+        ),
+        Changed(c.barrier[:n], c.filter[:n], c.stored[:n]),
+        Equations(e.primal[:n], e.dual[:n], e.r[:n], e.t[:n], e.settled[:n]),
+        Step(st.z[:n], st.s[:n], st.good[:n], st.room[:n]),
+        Trial(tr.u[:n], tr.s[:n], tr.y[:n], tr.multipliers[:n], tr.length[:n], tr.slope[:n], tr.solved[:n]),
+        There(
+            th.objective[:n], th.gradient[:n], th.values[:n], th.jacobian[:n], th.hessian[:n], th.filter[:n],
+            th.stored[:n], th.shift[:n], th.accepted[:n],
+        ),
+        x.own[:n],
     )  # fmt: skip
 
 
 @compiled
-def _changed(x: Changed, a: int, b: int) -> Changed:
-    return Changed(x.barrier[a:b], x.filter[a:b], x.stored[a:b])
+def _copy_before(to: Lanes, i: int, x: Lanes, j: int) -> None:
+    """What an iteration starts from."""
+    a, b = to.here, x.here
+    a.objective[i], a.gradient[i], a.values[i] = b.objective[j], b.gradient[j], b.values[j]
+    a.jacobian[i], a.hessian[i] = b.jacobian[j], b.hessian[j]
+    a.u[i], a.s[i], a.y[i] = b.u[j], b.s[j], b.y[j]
+    a.shift[i], a.weight[i], a.largest[i], a.last[i] = b.shift[j], b.weight[j], b.largest[j], b.last[j]
+    a.start[i], a.scale[i], a.rows[i] = b.start[j], b.scale[j], b.rows[j]
+    to.changed.barrier[i], to.changed.stored[i] = x.changed.barrier[j], x.changed.stored[j]
+    to.changed.filter[i] = x.changed.filter[j]
 
 
 @compiled
-def _step(x: Step, a: int, b: int) -> Step:
-    return Step(x.z[a:b], x.s[a:b], x.good[a:b], x.room[a:b])
-
-
-@compiled
-def _trial(x: Trial, a: int, b: int) -> Trial:
-    return Trial(x.u[a:b], x.s[a:b], x.y[a:b], x.multipliers[a:b], x.length[a:b], x.slope[a:b], x.solved[a:b])
-
-
-@compiled
-def _there(x: There, a: int, b: int) -> There:
-    return There(
-        x.objective[a:b], x.gradient[a:b], x.values[a:b], x.jacobian[a:b], x.hessian[a:b], x.filter[a:b],
-        x.stored[a:b], x.shift[a:b], x.accepted[a:b],
-    )  # fmt: skip
+def _copy_after(to: Lanes, i: int, x: Lanes, j: int) -> None:
+    """What it leads to."""
+    a, b = to.trial, x.trial
+    a.u[i], a.s[i], a.y[i], a.solved[i] = b.u[j], b.s[j], b.y[j], b.solved[j]
+    c, d = to.there, x.there
+    c.objective[i], c.gradient[i], c.values[i] = d.objective[j], d.gradient[j], d.values[j]
+    c.jacobian[i], c.hessian[i], c.filter[i] = d.jacobian[j], d.hessian[j], d.filter[j]
+    c.stored[i], c.shift[i], c.accepted[i] = d.stored[j], d.shift[j], d.accepted[j]
+    to.step.good[i], to.step.room[i] = x.step.good[j], x.step.room[j]
 
 
 class Memory(NamedTuple):
-    """For the factors of one block."""
+    """For the factors of the problems side by side."""
 
     plan: Plan
     entries: Floats  # (entries, lanes)
@@ -143,10 +165,9 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
 
 
 @compiled
-def _evaluate(functions: Functions, begin: int, trial: Trial, outputs: Floats) -> Found:
+def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) -> Found:
     """Values and derivatives at the trial points."""
-    count, m, k = len(trial.u), trial.u.shape[1], trial.y.shape[1]
-    own, program = functions.own[begin : begin + count], functions.program
+    count, m, k, program = len(trial.u), trial.u.shape[1], trial.y.shape[1], functions.program
     if functions.at_u >= 0:
         own[:, functions.at_u : functions.at_u + m] = trial.u
     if functions.at_multipliers >= 0:
@@ -191,25 +212,21 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
 
 
 @compiled
-def _see(progress: Progress, begin: int, here: Here, trial: Trial, faint: float, step: Step, there: There) -> bool:
-    """Set aside what is plainly solved; whether the block goes on."""
-    going, any_left = True, False
-    for n in range(len(here.u)):
-        g = begin + n
-        solved, factored, accepted = trial.solved[n], step.good[n], there.accepted[n]
-        vague = not step.room[n] > faint
-        progress.flags[0, g], progress.flags[1, g] = solved, factored
-        progress.flags[2, g], progress.flags[3, g] = accepted, vague
-        if not progress.running[g]:
-            continue
-        certain = progress.settled[g] or (factored and not vague and not progress.doubtful[g])
-        if solved and accepted and certain and _is_finite(here, n):
-            progress.u[g], progress.y[g] = trial.u[n], trial.y[n]
-            progress.running[g], progress.finished[g] = False, True
-        else:
-            any_left = True
-            going = going and factored and accepted and not solved and progress.hopeful[g]
-    return going and any_left
+def _is_over(progress: Progress, g: int, x: Lanes, n: int, faint: float) -> bool:
+    """Whether a problem is plainly solved, or has to be judged."""
+    solved, factored, accepted, vague = (
+        x.trial.solved[n],
+        x.step.good[n],
+        x.there.accepted[n],
+        not x.step.room[n] > faint,
+    )
+    progress.flags[0, g], progress.flags[1, g] = solved, factored
+    progress.flags[2, g], progress.flags[3, g] = accepted, vague
+    certain = progress.settled[g] or (factored and not vague and not progress.doubtful[g])
+    if solved and accepted and certain and _is_finite(x.here, n):
+        progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
+        progress.running[g], progress.finished[g] = False, True
+    return solved or not (factored and accepted and progress.hopeful[g])
 
 
 @compiled
@@ -218,35 +235,50 @@ def iterate(
     limits: Limits,
     functions: Functions,
     memory: Memory,
-    here: Here,
-    changed: Changed,
-    equations: Equations,
-    step: Step,
-    trial: Trial,
-    there: There,
+    batch: Lanes,
+    lanes: Lanes,
     progress: Progress,
     outputs: Floats,
     most: int,
-    block: int,
     faint: float,
     solved: float,
 ) -> None:
-    """At most so many iterations of each block; sparse if there is a plan for that."""
-    for begin in range(0, len(here.u), block):
-        end = min(begin + block, len(here.u))
-        h, c, e = _here(here, begin, end), _changed(changed, begin, end), _equations(equations, begin, end)
-        st, tr, th = _step(step, begin, end), _trial(trial, begin, end), _there(there, begin, end)
-        for turn in range(most):
-            prepare(places, h, limits, c, e)
-            if len(memory.plan.place):
-                _solve_sparse(memory, h, e, st, solved)
-            else:
-                solve_dense(h, e, st)
-            move(places, h, limits, c.barrier, e, st, tr)
-            judge(places, h, _evaluate(functions, begin, tr, outputs), c, tr, th)
-            if not _see(progress, begin, h, tr, faint, st, th) or turn == most - 1:
-                break
-            for n in range(end - begin):
-                if progress.running[begin + n]:
-                    _go_on(h, c, tr, th, n)
-                    progress.count[begin + n] += 1
+    """At most so many iterations of each problem that is running; sparse if there is a plan for that."""
+    size, total = len(lanes.own), len(batch.own)
+    who, turns = np.empty(size, np.int64), np.empty(size, np.int64)
+    count, waiting = 0, 0
+    while True:
+        while count < size and waiting < total:  # lanes are filled
+            if progress.running[waiting]:
+                _copy_before(lanes, count, batch, waiting)
+                lanes.own[count] = batch.own[waiting]
+                who[count], turns[count] = waiting, 0
+                count += 1
+            waiting += 1
+        if not count:
+            return
+        x = _first(lanes, count)
+        prepare(places, x.here, limits, x.changed, x.equations)
+        if len(memory.plan.place):
+            _solve_sparse(memory, x.here, x.equations, x.step, solved)
+        else:
+            solve_dense(x.here, x.equations, x.step)
+        move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)
+        judge(places, x.here, _evaluate(functions, x.own, x.trial, outputs), x.changed, x.trial, x.there)
+        n = 0
+        while n < count:
+            g = who[n]
+            if not _is_over(progress, g, lanes, n, faint) and turns[n] < most - 1:
+                _go_on(lanes.here, lanes.changed, lanes.trial, lanes.there, n)
+                progress.count[g] += 1
+                turns[n] += 1
+                n += 1
+                continue
+            _copy_before(batch, g, lanes, n)
+            _copy_after(batch, g, lanes, n)
+            count -= 1
+            if n < count:  # the last one moves here
+                _copy_before(lanes, n, lanes, count)
+                _copy_after(lanes, n, lanes, count)
+                lanes.own[n] = lanes.own[count]
+                who[n], turns[n] = who[count], turns[count]

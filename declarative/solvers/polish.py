@@ -14,6 +14,7 @@ from torch import Tensor
 from ..optimality import Assessment, assess, estimate_multipliers, glance, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
+from ..structure import stores_hessian
 from .compaction import compacted
 
 STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
@@ -59,6 +60,9 @@ def _quickly(
         return None
     way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
     steps = torch.zeros_like(raw.iterations)
+    if batch.q and stores_hessian(batch, "auto"):
+        u, multipliers, moved = _crossed_over(batch, u, multipliers, way)
+        steps = steps + moved
     for _ in range(QUICK_STEPS + 1):
         seen = glance(batch, u, multipliers, dtype, travel)
         if seen is None:
@@ -74,6 +78,34 @@ def _quickly(
         u, multipliers = u + ahead * seen.step, seen.look.multipliers - ahead * seen.change
         steps = steps + ~seen.plain
     return None
+
+
+def _crossed_over(batch: Batch, u: Tensor, multipliers: Tensor, way: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """From a point near the boundary, where a barrier ends, onto it: a Newton step with the constraints that push.
+
+    It is the step that a first verdict would lead to, for a fraction of its price; the verdict on where it leads is
+    what decides.
+    """
+
+    def conditions(batch: Batch, u: Tensor, given: Tensor, way: Tensor) -> tuple[Tensor, ...]:
+        here, form = batch.expand(u, given), batch.layout.jacobian
+        length, reach = form.row_lengths(here.jacobian), way.amax(-1, keepdim=True)
+        gradient = here.gradient + form.multiply_transposed(here.jacobian, given)
+        bend = batch.layout.hessian.diagonal(here.curvature).abs()
+        force = (gradient.abs() + reach * bend).amax(-1, keepdim=True)
+        pushes = -given * length.square() * reach > -here.values * force
+        active = pushes | (torch.arange(batch.k, device=u.device) < batch.p)
+        held = torch.where(active, given, 0.0)
+        left = gradient - form.multiply_transposed(here.jacobian, held)
+        return here.curvature, here.jacobian, active, held, left, torch.where(active, here.values, 0.0)
+
+    found = batch.evaluate("conditions", conditions, u, multipliers, way, by_problem=True)
+    hessian, jacobian, active, held, left, gap = found
+    step, change, trusted = batch.layout.solve_active(hessian, jacobian, active, (-left, -gap))
+    near = trusted & (step.abs().amax(-1) <= CLOSE * way.amax(-1))
+    near = near & (active.sum(-1) <= batch.m) & (u + step).isfinite().all(-1)
+    chosen = near.unsqueeze(-1)
+    return torch.where(chosen, u + step, u), torch.where(chosen, held - change, multipliers), near
 
 
 def _carefully(

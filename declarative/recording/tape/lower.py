@@ -18,7 +18,7 @@ from .rules import MOVES, RULES, Entries, Operands, entries
 from .writer import NotLowered, Writer
 
 aten = torch.ops.aten
-PER_OPERATION = 10_000  # instructions take as long as one operation of torch does, without its entries
+PER_OPERATION = 8_000  # multiplications that torch does faster take as long as one of its operations takes to call
 DEPTH = 3  # of operations that are made of others
 
 
@@ -33,8 +33,10 @@ class Tape:
         captured: Sequence[Tensor],
         frozen: Sequence[Tensor],
         traced: Trace,
+        products: int,
     ) -> None:
         self.program = program
+        self._products = products
         self._operations = sum(node.op == "call_function" for node in traced.module.graph.nodes)
         self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
         self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
@@ -50,8 +52,8 @@ class Tape:
         return len(self.program.a)
 
     def is_worth_it(self, count: int) -> bool:
-        """Whether the operations of torch would take longer for so many problems."""
-        return self.length * max(count, 4) <= PER_OPERATION * self._operations
+        """Whether the operations of torch would take longer for so many problems: but for products of matrices."""
+        return self._products * max(count, 4) <= PER_OPERATION * self._operations
 
     def for_one(self, tensors: Sequence[Tensor | None]) -> Any:
         """The outputs of one problem."""
@@ -71,7 +73,6 @@ class Tape:
         parts = outputs.split([count * size for _, size, _ in self._shapes])
         found = [_shaped(x, count, *kind) for x, kind in zip(parts, self._shapes, strict=True)]
         return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
-
 
     def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats, dict[int, int]]:
         """What each problem reads, what all read, and where each of the tensors begins in what each problem reads."""
@@ -127,7 +128,15 @@ def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
     split = len(inputs)
     program = writer.finish(_flat(registers[:split]), _flat(registers[split:]), lowering.outputs())
     captured = [traced.captured[str(node.target)] for node in lowering.captured]
-    return Tape(program, [given[x] for x in inputs], [given[x] for x in common], captured, lowering.frozen, traced)
+    return Tape(
+        program,
+        [given[x] for x in inputs],
+        [given[x] for x in common],
+        captured,
+        lowering.frozen,
+        traced,
+        writer.products,
+    )
 
 
 def _flat(parts: Sequence[Registers]) -> Registers:

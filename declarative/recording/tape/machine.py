@@ -1,8 +1,8 @@
 """The machine that runs a tape: registers for several problems side by side, and one loop over instructions.
 
 An instruction reads up to three registers and writes one, for ``LANES`` problems at a time. Instructions of one kind
-that follow each other are a *run*, whose kind is looked at once. A register is written once, so that runs need no order
-within themselves.
+that follow each other are a *run*, whose kind is looked at once. A register is used again as soon as nobody needs what
+is in it, so that all of them stay close to the processor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Program(NamedTuple):
     a: Registers  # operands of each instruction
     b: Registers
     c: Registers
-    first: int  # the register that the first instruction writes; the next one writes the next
+    d: Registers  # the register that it writes
+    count: int  # of registers
     constants: Floats  # the first registers
     own: Registers  # which entries of a problem's own inputs are read, into the registers after the constants
     shared: Registers  # and of those that all problems share, after these
@@ -44,11 +45,11 @@ class Program(NamedTuple):
 
 
 def _maximum(a: float, b: float) -> float:
-    return a if a >= b or a != a else b  # what is not a number stays it, on either side
+    return a if (a > b) | (a != a) else b  # what is not a number stays it, on either side
 
 
 def _minimum(a: float, b: float) -> float:
-    return a if a <= b or a != a else b
+    return a if (a < b) | (a != a) else b
 
 
 def _sign(a: float) -> float:
@@ -62,9 +63,9 @@ def _machine(lanes: int) -> Callable[..., None]:
     """The loop for so many problems side by side, a number that the compiler knows."""
 
     def run(program: Program, own: Floats, shared: Floats, outputs: Floats) -> None:
-        kinds, ends, A, B, C = program.kinds, program.ends, program.a, program.b, program.c
+        kinds, ends, A, B, C, D = program.kinds, program.ends, program.a, program.b, program.c, program.d
         count, fixed, read = len(own), len(program.constants), len(program.own)
-        r = np.empty((program.first + len(A)) * lanes)
+        r = np.empty(program.count * lanes)
         for i in range(fixed):
             for j in range(lanes):
                 r[i * lanes + j] = program.constants[i]
@@ -79,102 +80,121 @@ def _machine(lanes: int) -> Callable[..., None]:
             k = 0
             for n in range(len(kinds)):
                 kind, end = kinds[n], ends[n]
-                d = (program.first + k) * lanes
                 if kind == ADD:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = r[a + j] + r[b + j]
-                        d += lanes
                 elif kind == MUL:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = r[a + j] * r[b + j]
-                        d += lanes
                 elif kind == SUB:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = r[a + j] - r[b + j]
-                        d += lanes
                 elif kind == NEG:
                     for i in range(k, end):
-                        a = A[i] * lanes
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = -r[a + j]
-                        d += lanes
                 elif kind == DIV:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = r[a + j] / r[b + j]
-                        d += lanes
                 elif kind == WHERE:
                     for i in range(k, end):
-                        a, b, c = A[i] * lanes, B[i] * lanes, C[i] * lanes
+                        a, b, c, d = A[i] * lanes, B[i] * lanes, C[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = r[b + j] if r[a + j] != 0.0 else r[c + j]
-                        d += lanes
                 elif kind == SIN:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = math.sin(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = math.sin(r[a + j])
                 elif kind == COS:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = math.cos(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = math.cos(r[a + j])
                 elif kind == EXP:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = np.exp(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = np.exp(r[a + j])
                 elif kind == LOG:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = np.log(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = np.log(r[a + j])
                 elif kind == SQRT:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = np.sqrt(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = np.sqrt(r[a + j])
                 elif kind == ABS:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = abs(r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = abs(r[a + j])
                 elif kind == MAXIMUM:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = maximum(r[a + j], r[b + j])
-                        d += lanes
                 elif kind == LE:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = 1.0 if r[a + j] <= r[b + j] else 0.0
-                        d += lanes
                 elif kind == LT:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = 1.0 if r[a + j] < r[b + j] else 0.0
-                        d += lanes
-                elif kind <= OR:  # of two numbers, and rarer
+                elif kind == MINIMUM:
                     for i in range(k, end):
-                        a, b = A[i] * lanes, B[i] * lanes
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = minimum(r[a + j], r[b + j])
+                elif kind == EQ:
+                    for i in range(k, end):
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = 1.0 if r[a + j] == r[b + j] else 0.0
+                elif kind == AND:
+                    for i in range(k, end):
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = 1.0 if (r[a + j] != 0.0) & (r[b + j] != 0.0) else 0.0
+                elif kind == OR:
+                    for i in range(k, end):
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = 1.0 if (r[a + j] != 0.0) | (r[b + j] != 0.0) else 0.0
+                elif kind == NOT:
+                    for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = 1.0 if r[a + j] == 0.0 else 0.0
+                elif kind == ISNAN:
+                    for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
+                        for j in range(lanes):
+                            r[d + j] = 1.0 if r[a + j] != r[a + j] else 0.0
+                elif kind in (POW, ATAN2):
+                    for i in range(k, end):
+                        a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
                         for j in range(lanes):
                             r[d + j] = binary(kind, r[a + j], r[b + j])
-                        d += lanes
                 else:
                     for i in range(k, end):
+                        a, d = A[i] * lanes, D[i] * lanes
                         for j in range(lanes):
-                            r[d + j] = unary(kind, r[A[i] * lanes + j])
-                        d += lanes
+                            r[d + j] = unary(kind, r[a + j])
                 k = end
             for j in range(min(lanes, count - begin)):
                 for n in range(len(program.offsets) - 1):
@@ -187,28 +207,12 @@ def _machine(lanes: int) -> Callable[..., None]:
 
 
 def _binary(kind: int, a: float, b: float) -> float:
-    if kind == MINIMUM:
-        return minimum(a, b)  # type: ignore[no-any-return]
-    if kind == POW:
-        return a**b  # type: ignore[no-any-return]
-    if kind == ATAN2:
-        return math.atan2(a, b)
-    if kind == EQ:
-        return 1.0 if a == b else 0.0
-    if kind == NOT:
-        return 1.0 if a == 0.0 else 0.0
-    if kind == AND:
-        return 1.0 if a != 0.0 and b != 0.0 else 0.0
-    if kind == OR:
-        return 1.0 if a != 0.0 or b != 0.0 else 0.0
-    return math.nan
+    return a**b if kind == POW else math.atan2(a, b)  # type: ignore[no-any-return]
 
 
 def _unary(kind: int, a: float) -> float:  # noqa: C901
     if kind == ISFINITE:
         return 1.0 if np.isfinite(a) else 0.0
-    if kind == ISNAN:
-        return 1.0 if a != a else 0.0
     if kind == SIGN:
         return sign(a)  # type: ignore[no-any-return]
     if kind == EXPM1:
@@ -244,6 +248,35 @@ def _unary(kind: int, a: float) -> float:  # noqa: C901
     return math.nan
 
 
+def _allocate(operands: Registers, last: Registers, results: Registers, place: Registers, used: int) -> int:
+    """Give a register to each result, one that nobody needs any more if there is such; how many there are then.
+
+    Args:
+        operands: of each instruction, in turn, numbered one after the other, (count, 3).
+        last: the last instruction that reads what is numbered so.
+        results: what each instruction writes.
+        place: the register of what is numbered so; known for what is no result.
+        used: registers that are taken.
+    """
+    free = np.empty(len(results) + 1, dtype=np.int64)
+    many = 0
+    for i in range(len(results)):
+        for j in range(3):
+            x = operands[i, j]
+            earlier = (j > 0 and operands[i, 0] == x) or (j > 1 and operands[i, 1] == x)
+            if last[x] == i and not earlier:
+                free[many] = place[x]
+                many += 1
+        if many:
+            many -= 1
+            place[results[i]] = free[many]
+        else:
+            place[results[i]] = used
+            used += 1
+    return used
+
+
+allocate = compiled(_allocate)
 binary, unary = compiled(_binary), compiled(_unary)
 alone, abreast = _machine(1), _machine(LANES)
 

@@ -19,6 +19,7 @@ from .machine import Registers
 from .writer import NotLowered, Writer
 
 Rule = Callable[..., Any]
+LARGEST_PRODUCT = 4_000_000  # multiplications
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,10 @@ def _threshold_backward(o: Operands, gradient: Any, x: Any, threshold: Any) -> R
 def _nan_to_num(o: Operands, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Registers:
     largest = torch.finfo(torch.float64).max
     found = o.emit(machine.WHERE, o.emit(machine.ISNAN, x), 0.0 if nan is None else nan, x)
-    for infinity, value in ((np.inf, largest if posinf is None else posinf), (-np.inf, -largest if neginf is None else neginf)):
+    for infinity, value in (
+        (np.inf, largest if posinf is None else posinf),
+        (-np.inf, -largest if neginf is None else neginf),
+    ):
         found = o.emit(machine.WHERE, o.emit(machine.EQ, x, infinity), value, found)
     return found
 
@@ -207,9 +211,12 @@ def _cumsum(o: Operands, x: Any, dim: int, dtype: Any = None) -> Registers:  # n
 def _product(o: Operands, a: Any, b: Any) -> Registers:
     """Matrix products of all kinds: (..., m, k) and (..., k, n)."""
     a, b = (x if isinstance(x, np.ndarray) else o.of(x) for x in (a, b))
-    if a.size * b.shape[-1] > 4_000_000:
+    if a.size * b.shape[-1] > LARGEST_PRODUCT:
         raise NotLowered("a matrix product of this size")
-    return o.writer.reduce(machine.ADD, o.emit(machine.MUL, a[..., :, :, None], b[..., None, :, :]), -2, 0.0)
+    before = o.writer.length
+    found = o.writer.reduce(machine.ADD, o.emit(machine.MUL, a[..., :, :, None], b[..., None, :, :]), -2, 0.0)
+    o.writer.products += o.writer.length - before
+    return found
 
 
 def _mv(o: Operands, a: Any, b: Any) -> Registers:
@@ -264,7 +271,9 @@ def _picked(o: Operands, x: Any, dim: int, index: Any, source: Any) -> tuple[Ten
     return places, entries(o.of(source)[cut])
 
 
-def _scatter_reduce(o: Operands, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Registers:
+def _scatter_reduce(
+    o: Operands, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+) -> Registers:
     kinds = {"sum": machine.ADD, "prod": machine.MUL, "amax": machine.MAXIMUM, "amin": machine.MINIMUM}
     if reduce not in kinds or not include_self:
         raise NotLowered(f"scatter_reduce with {reduce}")

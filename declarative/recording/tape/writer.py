@@ -17,6 +17,7 @@ from .machine import Floats, Program, Registers
 
 ZERO = 0  # the register that is always zero
 LONGEST = 1_000_000  # instructions
+NONE = np.empty(0, dtype=np.int64)
 
 FOLDED: dict[int, Callable[..., NDArray[np.float64]]] = {  # how a result of constants is computed
     machine.ADD: np.add,
@@ -58,7 +59,8 @@ class Writer:
         self._fixed[ZERO] = True
         self._constants: dict[int, int] = {0: ZERO}  # registers by the bits of their values
         self._runs: list[_Run] = []
-        self._length = 0
+        self.length = 0  # instructions so far
+        self.products = 0  # multiplications of matrices, which torch does faster
         self._written: dict[tuple[int, bytes], int] = {}  # runs by what they do
 
     # Registers.
@@ -154,8 +156,8 @@ class Writer:
         name = (kind, b"|".join(x.tobytes() for x in operands))
         first = self._written.get(name)
         if first is None:
-            self._length += len(chosen)
-            if self._length > LONGEST:
+            self.length += len(chosen)
+            if self.length > LONGEST:
                 raise NotLowered(f"more than {LONGEST} instructions")
             first = int(self.fresh(len(chosen))[0])
             self._runs.append(_Run(kind, first, tuple(operands)))
@@ -214,24 +216,32 @@ class Writer:
         fixed = np.flatnonzero(needed & self._fixed[: self._count])
         read = [np.flatnonzero(needed[x]) for x in (own, shared)]
         written = [run.first + np.flatnonzero(keep) for run, keep in kept]
-        order = np.concatenate([fixed, own[read[0]], shared[read[1]], *written])
-        number = np.zeros(self._count, dtype=np.int64)
-        number[order] = np.arange(len(order))
-
-        def operand(i: int) -> Registers:
-            parts = [number[(run.operands[min(i, len(run.operands) - 1)])[keep]] for run, keep in kept]
-            return np.concatenate([np.empty(0, dtype=np.int64), *parts])
-
+        operands = np.stack([np.concatenate([NONE, *_operand(kept, i)]) for i in range(3)], 1)
+        results = np.concatenate([NONE, *written])
+        given = np.concatenate([fixed, own[read[0]], shared[read[1]]])
+        place = np.zeros(self._count, dtype=np.int64)
+        place[given] = np.arange(len(given))
+        last = np.full(self._count, -1)
+        last[operands] = np.arange(len(results))[:, None]
+        last[given] = last[wanted] = len(results)  # these stay
+        count = machine.allocate(operands, last, results, place, len(given))
+        a, b, c = np.ascontiguousarray(place[operands].T)
         return Program(
             kinds=np.array([run.kind for run, _ in kept], dtype=np.int64),
             ends=np.cumsum([len(x) for x in written], dtype=np.int64),
-            a=operand(0),
-            b=operand(1),
-            c=operand(2),
-            first=len(order) - sum(map(len, written)),
+            a=a,
+            b=b,
+            c=c,
+            d=place[results],
+            count=int(count),
             constants=self._value[fixed],
             own=read[0],
             shared=read[1],
-            outputs=number[wanted[1:]],
+            outputs=place[wanted[1:]],
             offsets=np.cumsum([0, *(x.size for x in outputs)], dtype=np.int64),
         )
+
+
+def _operand(kept: list[tuple[_Run, NDArray[np.bool_]]], i: int) -> list[Registers]:
+    """One of the operands of all instructions; where there are fewer, the last one."""
+    return [run.operands[min(i, len(run.operands) - 1)][keep] for run, keep in kept]
