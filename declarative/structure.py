@@ -238,7 +238,7 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
     """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
-    z, s = unforeseeable(len(u), u), unforeseeable(len(u), multipliers)
+    z, s = (unforeseeable(1, x).expand_as(x) for x in (u, multipliers))
     return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s, by_problem=True).any())
 
 

@@ -67,6 +67,7 @@ from .polish import polish
 from .resume import near, resumed
 
 RUNNING = -1
+FIRST_BARRIER, FIRST_SLACK = 0.1, 0.1  # in units in which gradients have size 1; the least slack to start with
 BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 LOOK = 8  # iterations after which it is seen whether a problem is running away
@@ -614,37 +615,39 @@ class _Loop:
         s = slacks
         y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / s], -1)
         if p:
-            y = _estimated(self.batch.layout, self.scales, y, p, gradient, jacobian)
+            gradient = gradient * self.scales.objective.unsqueeze(-1)
+            jacobian = self.batch.layout.jacobian.scale_rows(jacobian, self.scales.rows)
+            y = _estimated(self.batch.layout, y, p, gradient, jacobian)
         return dataclasses.replace(state, u=u, s=s, y=y, shift=torch.zeros_like(state.shift))
 
 
 def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
     """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with."""
-    here, layout = batch.expand(u), batch.layout
+    objective, rows, s, y, theta, gradient, jacobian = batch.evaluate("first look", _first_look, u, by_problem=True)
+    scales, none = Scales(objective, rows, u), u.new_zeros(batch.size)
+    if batch.p:
+        y = _estimated(batch.layout, y, batch.p, gradient, jacobian)
+    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+    filter_, last = u.new_full((batch.size, FILTER, 2), torch.inf), u.new_zeros(batch.size, 0)
+    return scales, State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, 1e4 * theta, last)
+
+
+def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
+    """The units of the objective and of the constraints; s, y, theta, the gradient and the Jacobian in these units."""
+    here, layout, p = batch.expand(u), batch.layout, batch.p
     bend = layout.hessian.multiply(here.curvature.abs(), irregular(u).abs() * or_one(u.abs()))
     slope = torch.maximum(here.gradient.abs(), bend)
     length = layout.jacobian.row_lengths(here.jacobian)
     usable = (length > 1e-8) & length.isfinite()
-    scales = Scales(
-        objective=1 / or_one(largest(slope)),
-        rows=torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8),
-        start=u,
-    )
-    p, none = batch.p, u.new_zeros(batch.size)
+    rows = torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8)
+    scales = Scales(1 / or_one(largest(slope)), rows, u)
     values = scaled_values(here.values, scales)
-    barrier = none + 0.1
-    s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], 0.1)).nan_to_num(1.0)
+    s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], FIRST_SLACK)).nan_to_num(1.0)
     s = _exact_for_bounds(batch, values, s)
-    y = torch.cat([torch.zeros_like(values[:, :p]), barrier.unsqueeze(-1) / s], -1)
-    if p:
-        y = _estimated(layout, scales, y, p, here.gradient, here.jacobian)
-    theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0)
-    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
-    filter_ = u.new_full((batch.size, FILTER, 2), torch.inf)
-    state = State(
-        u, s, y, barrier, none, none.clone(), filter_, counts, 1e4 * theta.clamp(min=1.0), u.new_zeros(batch.size, 0)
-    )
-    return scales, state
+    y = torch.cat([torch.zeros_like(values[:, :p]), FIRST_BARRIER / s], -1)
+    theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0).clamp(min=1.0)
+    jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
+    return scales.objective, rows, s, y, theta, here.gradient * scales.objective.unsqueeze(-1), jacobian
 
 
 def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)
@@ -656,12 +659,10 @@ def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (ba
     return torch.where(is_bound & (room > 0), room, s)
 
 
-def _estimated(layout: Layout, scales: Scales, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
-    """Least-squares multipliers of the equalities; zero where they are too large to be of use."""
-    jacobian = layout.jacobian.scale_rows(jacobian, scales.rows)
+def _estimated(layout: Layout, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
+    """Least-squares multipliers of the equalities, from scaled slopes; zero where they are too large to be of use."""
     equality = torch.arange(y.shape[-1], device=y.device) < p
-    pulled = layout.jacobian.multiply_transposed(jacobian, torch.where(equality, 0.0, y))
-    gradient = gradient * scales.objective.unsqueeze(-1) + pulled
+    gradient = gradient + layout.jacobian.multiply_transposed(jacobian, torch.where(equality, 0.0, y))
     guess = -fitted_multipliers(layout, gradient, jacobian, equality.expand_as(y))[:, :p]
     usable = guess.isfinite().all(-1, keepdim=True) & (largest(guess.abs()) < 1e3).unsqueeze(-1)
     return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)

@@ -33,6 +33,7 @@ from .newton_step import (
 
 LEAST_FRACTION, MOST_FRACTION = BOUNDARY
 FARTHEST = 1e20  # a bound at infinity is merely far away
+TAME = (1e-100, 1e100)  # products of slacks within these stay finite when the next one is multiplied
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 
 
@@ -421,9 +422,10 @@ def move(
             along += here.gradient[n, a] * z[a]
             trial.u[n, a] = here.u[n, a] + length * z[a]
         trial.length[n], trial.slope[n] = length, along
-        _diagonal(places, here.hessian[n], bend)
-        nearness = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z)
-        trial.solved[n] = equations.settled[n] and nearness <= limits.near
+        trial.solved[n] = equations.settled[n]
+        if equations.settled[n]:
+            _diagonal(places, here.hessian[n], bend)
+            trial.solved[n] = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z) <= limits.near
 
 
 @compiled
@@ -432,10 +434,14 @@ def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple
     p, theta = len(values) - len(s), 0.0
     for i in range(p):
         theta += abs(values[i])
+    product = 1.0  # one logarithm of several slacks
     for i in range(len(s)):
         theta += abs(values[p + i] + s[i])
-        objective -= barrier * math.log(s[i]) if s[i] > 0 else np.nan
-    return theta, objective
+        product *= s[i] if s[i] > 0 else np.nan
+        if not TAME[0] < product < TAME[1]:
+            objective -= barrier * math.log(product)
+            product = 1.0
+    return theta, objective - barrier * math.log(product)
 
 
 @compiled
