@@ -58,14 +58,18 @@ def row_of(cell: Cell, record: Record) -> Row | None:
         return None
     if "times" not in record:
         (kind, told), *_ = record.items()
-        note = f"out of time ({told} s)" if kind == "timeout" else str(told)
+        note = f"too slow: not done after {told:g} s" if kind == "timeout" else str(told)
         return _row(cell, {"loud": cell.batch if kind == "error" else 0, "note": note})
     times, judged = record["times"], record["judgement"]
     seconds = {name: 1e3 * times[name] for name in ("forward", "backward", "low", "high", "first")}
     total = seconds["forward"] + seconds["backward"]
-    note = "" if times["repeats"] else "the first call is all there was time for"
+    notes = [] if times["repeats"] else ["too slow to be repeated: the first call"]
+    notes += [f"warned: {record['warned']}"] if record.get("warned") else []
     memory = times["memory"] / 1e6
-    return _row(cell, seconds | judged | {"total": total, "memory": memory, "repeats": times["repeats"], "note": note})
+    return _row(
+        cell,
+        seconds | judged | {"total": total, "memory": memory, "repeats": times["repeats"], "note": "; ".join(notes)},
+    )
 
 
 def _row(cell: Cell, values: dict[str, Any]) -> Row:
