@@ -24,6 +24,8 @@ from .processes import Processes
 from .sources import HERE, TRUTH, of_bytes, of_files
 from .truth import Truth, truth
 
+ALLOWANCE = 2.0  # seconds of the processor a cell that a library has on the whole: fast cells pay for slow ones
+LONGER = {"jaxopt": 5.0, "optimistix": 5.0}  # the same for what is compiled anew for every shape
 COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
 PROVING = 120.0  # seconds of the processor for a truth
 SEEDS = 20  # to be tried until every problem of a batch has a gradient
@@ -52,7 +54,6 @@ class Plan:
     quick: bool = False
     budget: float = 0.2  # seconds to repeat a call
     limit: float = 15.0  # seconds of the processor for everything about a cell
-    allowance: float = 2.0  # seconds of the processor a cell that a library has on the whole, to divide as it likes
     minutes: float = 55.0  # on the wall, after which no cell is begun
     libraries: tuple[str, ...] = ()  # all, if none is named
 
@@ -137,7 +138,7 @@ class Bench:
             used = sum(record.get("seconds", 0.0) for one in own if (record := one.result()) is not None)
             compiled = [one for one in own if one.cell.variant == "compiled"]
             extra = self.plan.limit * COMPILING * len(compiled)
-            self.clock.allowed[name] = self.plan.allowance * len(own) + extra - used
+            self.clock.allowed[name] = LONGER.get(name, ALLOWANCE) * len(own) + extra - used
         return [one for one in mine if one.result() is None]
 
 

@@ -9,6 +9,7 @@ from .cells import Cell, Record
 from .families import FAMILIES
 
 NAN = float("nan")
+UNASKED = "not measured"  # how the notes begin of what there was no time for
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,19 @@ class Row:
         """The library and how it is used."""
         return f"{self.library} ({self.variant})"
 
+    @property
+    def asked(self) -> bool:
+        """Was there time for it? What was too slow was asked too."""
+        return not self.note.startswith(UNASKED)
+
+    @property
+    def timed(self) -> bool:
+        """Is there a time?"""
+        return self.total == self.total
+
     def accurate(self, level: float) -> bool:
         """Did it solve all problems of the batch, with gradients to this accuracy?"""
-        return not self.loud and not self.silent and self.gradient_error <= level
+        return self.timed and not self.loud and not self.silent and self.gradient_error <= level
 
 
 def row_of(cell: Cell, record: Record) -> Row | None:

@@ -14,7 +14,7 @@ from .cells import Bench, Plan
 from .libraries import LIBRARIES
 from .page import build, piece
 from .processes import Processes
-from .rows import Row, row_of
+from .rows import UNASKED, Row, row_of
 from .verdicts import criteria
 
 
@@ -76,7 +76,7 @@ def gather(bench: Bench) -> list[Row]:
     """What is measured so far, and what there was no time for."""
     found = []
     for one in bench.pieces():
-        missing = {"skipped": bench.clock.closed(one.cell.library) or "not measured"}
+        missing = {"skipped": bench.clock.closed(one.cell.library) or UNASKED}
         row = row_of(one.cell, one.result() or missing)
         found += [] if row is None else [row]
     return found
