@@ -29,10 +29,10 @@ from experiments.field.libraries import LIBRARIES, library
 from experiments.field.measure import measure
 from experiments.field.page import build, piece
 from experiments.field.processes import Processes
-from experiments.field.rows import Row, row_of
+from experiments.field.rows import UNASKED, Row, row_of
 from experiments.field.sources import ROOT, of_files
 from experiments.field.truth import Truth, truth
-from experiments.field.verdicts import contests, criteria, verdict
+from experiments.field.verdicts import contests, criteria, standings, verdict
 from experiments.shared.jobs import Piece
 from tests.support.experiments import command
 
@@ -244,6 +244,39 @@ def test_nobody_wins_alone_unless_others_were_asked() -> None:
     assert contests([row("ours", 1.0)], 1e-6) == []
     (contest,) = contests([row("ours", 1.0), row("casadi", 1.0, silent=1)], 1e-6)
     assert "nobody else" in str(contest)
+
+
+def test_who_was_not_asked_neither_wins_nor_loses() -> None:
+    ours, other = row("ours", 1.0), row("casadi", 2.0)
+    for one, rest in ((ours, other), (other, ours)):
+        unasked = row_of(Cell(*one.shape, one.library, one.variant), {"skipped": f"{UNASKED}: the time was over"})
+        assert unasked is not None
+        assert contests([rest, unasked], 1e-6) == []
+    late = row_of(Cell(*other.shape, "casadi", "default"), {"timeout": 15.0})
+    assert late is not None
+    assert late.note == "too slow: not done after 15 s"
+    assert contests([ours, late], 1e-6)[0].won
+
+
+def test_what_the_spread_does_not_tell_apart_is_said() -> None:
+    near = [replace(row("ours", 10.0), low=9.0, high=12.0), replace(row("casadi", 11.0), low=10.0, high=12.0)]
+    far = [near[0], replace(near[1], low=20.0, total=21.0, high=22.0)]
+    assert "within the spread" in str(contests(near, 1e-6)[0])
+    assert "within the spread" not in str(contests(far, 1e-6)[0])
+
+
+def test_standings_are_relative_to_the_fastest_of_the_accurate() -> None:
+    rows = [row("ours", 10.0), row("casadi", 20.0), row("pounce", 1.0, silent=3), row("ours", 80.0, batch=1)]
+    rows += [row("casadi", 10.0, batch=1), row("casadi", 1.0, error=1e-3, batch=1, variant="tight")]
+    found = standings(rows)
+    ours, casadi, pounce = (found["pendulum", name] for name in ("ours", "casadi", "pounce"))
+    assert (ours.asked, ours.accurate, ours.fastest, ours.silent) == (2, 2, 1, 0)
+    assert ours.slower == pytest.approx(8**0.5)
+    assert casadi.slower == pytest.approx(2**0.5)
+    assert (pounce.accurate, pounce.silent) == (0, 3)
+    page = build(rows, Plan())
+    assert "3 wrong" in page
+    assert "Fastest to 1e-6, of 2 batches: ours in 1, casadi in 1" in page
 
 
 def test_not_to_answer_is_to_lose() -> None:
