@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,12 @@ from .truth import Truth, truth
 
 ALLOWANCE = 2.0  # seconds of the processor a cell that a library has on the whole: fast cells pay for slow ones
 LONGER = {"jaxopt": 5.0, "optimistix": 5.0}  # the same for what is compiled anew for every shape
+BENEATH = {  # what does the work of a library, by packages: their versions count as its own
+    "cvxpylayers": ("cvxpy", "diffcp", "scs", "clarabel", "moreau"),
+    "libdqp": ("qpsolvers", "piqp"),
+    "jaxopt": ("jax",),
+    "optimistix": ("jax", "equinox", "lineax"),
+}
 COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
 PROVING = 120.0  # seconds of the processor for a truth
 SEEDS = 20  # to be tried until every problem of a batch has a gradient
@@ -124,7 +132,7 @@ class Bench:
     def piece(self, cell: Cell) -> CellPiece:
         """A cell with all that identifies its result: our own code is part of that, and a library's version."""
         family, library = FAMILIES[cell.family], LIBRARIES[cell.library]
-        identity = f"{library.identity}, problems {of_files(family.source)}"
+        identity = f"{library.identity}{beneath(cell.library)}, problems {of_files(family.source)}"
         limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else 1)
         call = partial(run_cell, cell, identity, self.plan.budget, limit, bench=self)
         return CellPiece(f"field, {cell}", 1.0, self.place, call)
@@ -140,6 +148,16 @@ class Bench:
             extra = self.plan.limit * COMPILING * len(compiled)
             self.clock.allowed[name] = LONGER.get(name, ALLOWANCE) * len(own) + extra - used
         return [one for one in mine if one.result() is None]
+
+
+@cache
+def beneath(library: str) -> str:
+    """The versions of what a library stands on."""
+    found = []
+    for name in BENEATH.get(library, ()):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f", {name} {metadata.version(name)}")
+    return "".join(found)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.field import cells as cells_module
 from experiments.field import run, worker
 from experiments.field.cases import Answer, Case, Functions, Programme, Quadratic, Solved
 from experiments.field.cells import Bench, Cell, Plan, digest, hopeless
@@ -456,6 +457,20 @@ def test_a_change_of_our_code_makes_our_cells_new_and_no_others(
     of_files.cache_clear()
     after = ours.identity, other.identity
     of_files.cache_clear()
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_a_new_version_of_what_a_library_stands_on_makes_its_cells_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(Plan("simplex"), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
+    cells = [Cell("simplex", 100, 1, name, "default") for name in ("jaxopt", "plain torch")]
+    before = [bench.piece(cell).call.args for cell in cells]
+    cells_module.beneath.cache_clear()
+    monkeypatch.setitem(cells_module.BENEATH, "jaxopt", ("numpy",))
+    after = [bench.piece(cell).call.args for cell in cells]
+    cells_module.beneath.cache_clear()
     assert before[0] != after[0]
     assert before[1] == after[1]
 
