@@ -58,6 +58,14 @@ class Row:
         """Is there a time?"""
         return self.total == self.total
 
+    @property
+    def flaw(self) -> str:
+        """What is not right, in a few words."""
+        counts = [
+            f"{count} {name}" for count, name in ((self.silent, "silently wrong"), (self.loud, "failed")) if count
+        ]
+        return ", ".join([*counts, f"gradients to {self.gradient_error:.0e}"])
+
     def accurate(self, level: float) -> bool:
         """Did it solve all problems of the batch, with gradients to this accuracy?"""
         return self.timed and not self.loud and not self.silent and self.gradient_error <= level

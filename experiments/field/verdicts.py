@@ -24,6 +24,7 @@ class Contest:
     kind: str
     ours: Row | None
     other: Row | None
+    rough: Row | None = None  # the fastest of the others that are not accurate
 
     @property
     def factor(self) -> float:
@@ -51,7 +52,9 @@ class Contest:
             best = "" if self.other is None else f"; {self.other.name} takes {self.other.total:.3g} ms"
             return f"{place}: ours is not accurate enough or not in time{best}"
         if self.other is None:
-            return f"{place}: nobody else"
+            near = self.rough
+            told = "" if near is None else f" ({near.name} takes {near.total:.3g} ms, {near.flaw})"
+            return f"{place}: nobody else is accurate{told}; ours ({self.ours.variant}) {self.ours.total:.3g} ms"
         pair = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms, {self.other.name} {self.other.total:.3g} ms"
         ratio = max(self.factor, 1 / self.factor)
         close = ", within the spread" if self.close else ""
@@ -66,7 +69,8 @@ def contests(rows: Sequence[Row], level: float) -> list[Contest]:
         mine = [row for row in here if row.accurate(level)]
         if mine and len({row.library == OURS for row in here}) == 2:
             ours, others = ([x for x in mine if (x.library == OURS) == us] for us in (True, False))
-            found.append(Contest(shape, mine[0].kind, fastest(ours), fastest(others)))
+            rough = [row for row in here if row.library != OURS and row.timed and not row.accurate(level)]
+            found.append(Contest(shape, mine[0].kind, fastest(ours), fastest(others), fastest(rough)))
     return found
 
 
@@ -105,7 +109,9 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
 def _share(words: str, found: Sequence[Contest], least: float, counts: Callable[[Contest], bool]) -> Criterion:
     mine = [one for one in found if counts(one)]
     won = sum(one.won for one in mine)
-    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN})")
+    alone = sum(one.won and one.other is None for one in mine)
+    told = f"; {alone} of them because nobody else is accurate" if alone else ""
+    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN}{told})")
 
 
 @dataclass(frozen=True)
