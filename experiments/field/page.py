@@ -137,7 +137,7 @@ def _summary(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys(row.family for row in rows):
         found = [verdict(name, rows, level) for level in LEVELS.values()]
         worst = min(found[0].lost, key=lambda one: one.factor, default=None)
-        told = "" if worst is None else str(worst).partition(": ")[2]
+        told = "" if worst is None else worst.short
         lines.append([FAMILIES[name].title, FAMILIES[name].kind, *(one.summary for one in found), told])
     return table(["family", "kind", *(f"ours, {name}" for name in LEVELS), "our worst loss"], lines)
 

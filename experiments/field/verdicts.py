@@ -45,6 +45,13 @@ class Contest:
             return False
         return self.ours.low <= self.other.high and self.other.low <= self.ours.high
 
+    @property
+    def short(self) -> str:
+        """Of a loss: where, how often, to whom."""
+        _, size, batch = self.shape
+        by = "not accurate" if self.ours is None else f"{1 / self.factor:.3g} times"
+        return f"{size} x {batch}: {by}" + ("" if self.other is None else f", {self.other.library}")
+
     def __str__(self) -> str:
         family, size, batch = self.shape
         place = f"{family} {size} x {batch}"
