@@ -235,7 +235,7 @@ spread. Libraries that take one problem at a time are called in a loop.</p>
 the optimality conditions, refined with residuals in extended precision. What comes out must be feasible, with
 multipliers of the right sign, no constraint in doubt, and positive curvature (proved up to 400 unknowns). The gradient
 solves the same system. The derivatives of nonlinear formulas in it are CasADi's, which is also under test as a solver;
-tests hold these truths against finite differences, and the formulas in torch, JAX and CasADi against each other. Closed
+tests hold these truths against finite differences, and the formulas in torch and CasADi against each other. Closed
 forms serve the simplex, the dual serves transport. Batches in which a gradient does not exist are drawn anew. Each
 input's gradient is judged by itself, relative to its size (or to a thousandth of all gradients together, if that is
 more); that of a symmetric matrix by its symmetric part.</p>
