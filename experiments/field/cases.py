@@ -167,6 +167,7 @@ class Answer:
     y: Array  # (batch, n)
     gradients: Gradients
     solved: NDArray[np.bool_]  # which problems it claims to have solved
+    warned: str = ""  # what it said of the batch, if that is a doubt
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, lru_cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from ..shared.jobs import Piece, Tick
+from .apart import apart
 from .cases import Answer, Case
 from .conditions import NoTruthError
 from .families import FAMILIES, Family, Shape
 from .judge import judge
 from .libraries import LIBRARIES, Library
 from .processes import Processes
+from .sources import HERE, TRUTH, of_bytes, of_files
 from .truth import Truth, truth
 
+ALLOWANCE = 2.0  # seconds of the processor a cell that a library has on the whole: fast cells pay for slow ones
+LONGER = {"jaxopt": 5.0, "optimistix": 5.0}  # the same for what is compiled anew for every shape
+BENEATH = {  # what does the work of a library, by packages: their versions count as its own
+    "cvxpylayers": ("cvxpy", "diffcp", "scs", "clarabel", "moreau"),
+    "libdqp": ("qpsolvers", "piqp"),
+    "jaxopt": ("jax",),
+    "optimistix": ("jax", "equinox", "lineax"),
+}
 COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
+PROVING = 120.0  # seconds of the processor for a truth
 SEEDS = 20  # to be tried until every problem of a batch has a gradient
 Record = dict[str, Any]
 
@@ -48,6 +62,7 @@ class Plan:
     quick: bool = False
     budget: float = 0.2  # seconds to repeat a call
     limit: float = 15.0  # seconds of the processor for everything about a cell
+    minutes: float = 55.0  # on the wall, after which no cell is begun
     libraries: tuple[str, ...] = ()  # all, if none is named
 
     def families(self) -> list[Family]:
@@ -81,47 +96,121 @@ class Plan:
         return [one for one in LIBRARIES.values() if one.name in wanted and one.installed and one.accepts(small)]
 
 
-def pieces(plan: Plan, place: Path, processes: Processes) -> list[Piece]:
-    """The cells as pieces of work, which stay: what is added later joins them."""
-    return [piece(cell, plan, place, processes) for cell in plan.cells()]
+@dataclass
+class Clock:
+    """The time that is left: for every library, and for the run."""
+
+    allowed: dict[str, float] = field(default_factory=dict)  # seconds of the processor
+    end: float = float("inf")  # by time.monotonic
+
+    def closed(self, library: str) -> str:
+        """Why no further cell of the library is begun, if so."""
+        if time.monotonic() > self.end:
+            return "not measured: the time of the run was over"
+        if self.allowed.get(library, 1.0) <= 0:
+            return "not measured: the library has used up its time"
+        return ""
+
+    def spend(self, library: str, seconds: float) -> None:
+        """A cell took so long."""
+        self.allowed[library] = self.allowed.get(library, float("inf")) - seconds
 
 
-def piece(cell: Cell, plan: Plan, place: Path, processes: Processes) -> Piece:
-    """A cell with all that identifies its result."""
-    version = LIBRARIES[cell.library].version
-    limit = plan.limit * (COMPILING if cell.variant == "compiled" else 1)
-    call = partial(run_cell, cell, version, plan.budget, limit, plan=plan, place=place, processes=processes)
-    return Piece(f"field, {cell}", 1.0, place, call)
+@dataclass(frozen=True)
+class Bench:
+    """What cells are measured with."""
+
+    plan: Plan
+    place: Path
+    processes: Processes
+    clock: Clock = field(default_factory=Clock)
+
+    def pieces(self) -> list[CellPiece]:
+        """The cells as pieces of work, which stay: what is added later joins them."""
+        return [self.piece(cell) for cell in self.plan.cells()]
+
+    def piece(self, cell: Cell) -> CellPiece:
+        """A cell with all that identifies its result: our own code is part of that, and a library's version."""
+        family, library = FAMILIES[cell.family], LIBRARIES[cell.library]
+        identity = f"{library.identity}{beneath(cell.library)}, problems {of_files(family.source)}"
+        limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else 1)
+        call = partial(run_cell, cell, identity, self.plan.budget, limit, bench=self)
+        return CellPiece(f"field, {cell}", 1.0, self.place, call)
+
+    def start(self) -> list[CellPiece]:
+        """What is still to be done; what was measured before counts as time that is used."""
+        mine = self.pieces()
+        self.clock.end = time.monotonic() + 60 * self.plan.minutes
+        for name in {one.cell.library for one in mine}:
+            own = [one for one in mine if one.cell.library == name]
+            used = sum(record.get("seconds", 0.0) for one in own if (record := one.result()) is not None)
+            compiled = [one for one in own if one.cell.variant == "compiled"]
+            extra = self.plan.limit * COMPILING * len(compiled)
+            self.clock.allowed[name] = LONGER.get(name, ALLOWANCE) * len(own) + extra - used
+        return [one for one in mine if one.result() is None]
 
 
-def run_cell(
-    cell: Cell, _version: str, budget: float, limit: float, _: Tick, *, plan: Plan, place: Path, processes: Processes
-) -> tuple[Record, str]:
+@cache
+def beneath(library: str) -> str:
+    """The versions of what a library stands on."""
+    found = []
+    for name in BENEATH.get(library, ()):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f", {name} {metadata.version(name)}")
+    return "".join(found)
+
+
+@dataclass(frozen=True)
+class CellPiece(Piece):
+    """A cell as a piece of work; without a result if there is no time for it."""
+
+    @property
+    def cell(self) -> Cell:
+        """Which."""
+        found: Cell = self.call.args[0]
+        return found
+
+    @property
+    def bench(self) -> Bench:
+        """Where."""
+        found: Bench = self.call.keywords["bench"]
+        return found
+
+    def run(self, tick: Tick) -> str:
+        """Measure it, unless the time is over."""
+        return self.bench.clock.closed(self.cell.library) or super().run(tick)
+
+
+def run_cell(cell: Cell, _identity: str, budget: float, limit: float, _: Tick, *, bench: Bench) -> tuple[Record, str]:
     """Measure, judge, and say what came of it."""
-    if hopeless(cell, plan, place, processes):
-        return {"skipped": "out of time at a smaller size"}, "skipped"
+    if (smaller := hopeless(cell, bench)) is not None:
+        record: Record = {"skipped": f"too slow already at {smaller.size} x {smaller.batch}"}
+        return record, words(record)
     try:
-        seed, known = settled(cell.family, cell.size, cell.batch, place)
+        seed, known = settled(cell.family, cell.size, cell.batch, bench.place)
     except NoTruthError as error:
-        return {"not": f"no truth: {error}"}, f"no truth: {error}"
+        record = {"skipped": f"no truth: {error}"}
+        return record, words(record)
     with tempfile.TemporaryDirectory() as beside:
         path = Path(beside) / "answer.npz"
         request = asdict(cell) | {"seed": seed, "budget": budget, "limit": limit, "place": str(path)}
-        record = processes.ask(cell.library, request)
+        record = bench.processes.ask(cell.library, request)
         if "times" in record:
             record["judgement"] = asdict(judge(case_of(cell.family, cell.size, cell.batch, seed), _read(path), known))
+    bench.clock.spend(cell.library, record.get("seconds", 0.0))
     return record, words(record)
 
 
-def hopeless(cell: Cell, plan: Plan, place: Path, processes: Processes) -> bool:
-    """Has it run out of time where there was less to do?"""
-    for size, batch in FAMILIES[cell.family].shapes:
+def hopeless(cell: Cell, bench: Bench) -> Cell | None:
+    """The first cell where it has run out of time with less to do."""
+    family = FAMILIES[cell.family]
+    for size, batch in family.shapes if family.ordered else ():
         if size <= cell.size and batch <= cell.batch and (size, batch) != (cell.size, cell.batch):
-            smaller = Cell(cell.family, size, batch, cell.library, cell.variant)
-            record = piece(smaller, plan, place, processes).result()
-            if record is not None and ("timeout" in record or "skipped" in record):
-                return True
-    return False
+            smaller = replace(cell, size=size, batch=batch)
+            record = bench.piece(smaller).result()
+            if record is not None and "timeout" in record:
+                return smaller
+    return None
 
 
 def words(record: Record) -> str:
@@ -154,35 +243,62 @@ def settled(family: str, size: int, batch: int, place: Path) -> tuple[int, Truth
     reasons: Sequence[str] = ()
     for seed in range(SEEDS):
         case = case_of(family, size, batch, seed)
-        if (kept := _kept(path, case)) is not None:
+        of = digest(case, FAMILIES[family])
+        if (kept := _kept(path, case, of)) is not None:
             return seed, kept
-        try:
-            found = truth(case)
-        except NoTruthError as reason:
-            reasons = (*reasons, str(reason))
-            continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {"of": _digest(case), "y": found.y, **found.gradients}
-        np.savez(path, **arrays)
-        return seed, found
+        told = apart(partial(_prove, case, of, path), PROVING)
+        if (kept := _kept(path, case, of)) is not None:
+            return seed, kept
+        reasons = (*reasons, str(told.get("not") or told.get("error") or "it takes too long"))
+        if "timeout" in told:
+            break
     raise NoTruthError(reasons[-1])
 
 
-def _kept(path: Path, case: Case) -> Truth | None:
+def _prove(case: Case, of: str, path: Path) -> Record:
+    """In a process of its own: the file is the answer."""
+    try:
+        found = truth(case)
+    except NoTruthError as reason:
+        return {"not": str(reason)}
+    arrays: dict[str, Any] = {"of": of, "y": found.y, **found.gradients}
+    beside = path.with_suffix(".part.npz")
+    np.savez(beside, **arrays)
+    beside.replace(path)
+    return {}
+
+
+def _kept(path: Path, case: Case, of: str) -> Truth | None:
     if not path.exists():
         return None
     with np.load(path) as data:
-        if str(data["of"]) != _digest(case):
+        if str(data["of"]) != of:
             return None
         return Truth(data["y"], {name: data[name] for name in case.inputs})
 
 
-def _digest(case: Case) -> str:
-    parts = [case.cotangent, *case.inputs.values()]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in parts)).hexdigest()
+def digest(case: Case, family: Family) -> str:
+    """Of all that a truth depends on: every number of the problems, their formulas, and how it is computed."""
+    code = of_files(family.source, *(HERE / name for name in TRUTH))
+    return of_bytes([code.encode(), *_numbers(case.statement), *_numbers(case.inputs), case.cotangent.tobytes()])
+
+
+def _numbers(thing: Any) -> Iterator[bytes]:
+    """All arrays of a statement; formulas are code."""
+    values = (
+        thing.values() if isinstance(thing, dict) else (getattr(thing, name) for name in thing.__dataclass_fields__)
+    )
+    for value in values:
+        if scipy.sparse.issparse(value):
+            coo = value.tocoo()
+            for part in (coo.row, coo.col, coo.data):
+                yield np.ascontiguousarray(part).tobytes()
+        elif not callable(value):
+            yield np.ascontiguousarray(value).tobytes()
 
 
 def _read(path: Path) -> Answer:
     with np.load(path) as data:
-        gradients = {name: data[name] for name in data.files if name not in ("y", "solved")}
-        return Answer(data["y"], gradients, data["solved"])
+        gradients = {name: data[name] for name in data.files if name not in ("y", "solved", "warned")}
+        return Answer(data["y"], gradients, data["solved"], str(data["warned"]))

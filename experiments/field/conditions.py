@@ -18,6 +18,7 @@ from .formulas import casadi_operations
 TIGHT = 1e-11  # asked of the solver that finds the active set
 ROUNDS = 30  # of Newton's method, and of changes of the active set
 DOUBT = 1e-9  # a slack and a multiplier both below this: the gradient may not exist
+DIGITS = 1e-10  # relative: by how much the last refinement of a gradient may change it
 DENSE = 400  # unknowns, up to which the curvature is proved
 
 
@@ -38,15 +39,30 @@ class Refined:
                 self._apply = scipy.sparse.linalg.splu(matrix.tocsc()).solve
             else:
                 self._apply = _factorised(matrix)
-                self._matrix = matrix.astype(np.longdouble)
+            self._matrix = matrix.astype(np.longdouble)
         except (RuntimeError, np.linalg.LinAlgError) as error:
             raise NoTruthError("more constraints are active than are independent") from error
 
     def solve(self, right: Array) -> Array:
-        solution = self._apply(right)
+        return self._refined(right)[0]
+
+    def proved(self, right: Array) -> Array:
+        """The same, if the last refinement says that it is right to many digits.
+
+        Raises:
+            NoTruthError: it does not.
+        """
+        solution, change = self._refined(right)
+        if not change <= DIGITS * abs(solution).max(initial=0.0):
+            raise NoTruthError("the linear system is too badly conditioned")
+        return solution
+
+    def _refined(self, right: Array) -> tuple[Array, float]:
+        solution, change = self._apply(right), np.zeros(1)
         for _ in range(2):
-            solution = solution + self._apply((right - self._matrix @ solution).astype(np.float64))
-        return solution.astype(np.float64)  # type: ignore[no-any-return]
+            change = self._apply((right - self._matrix @ solution).astype(np.float64))
+            solution = solution + change
+        return solution.astype(np.float64), float(abs(change).max(initial=0.0))
 
 
 def _factorised(matrix: Array) -> Any:
@@ -120,7 +136,7 @@ class Conditions:
     def gradient(self, p: Array, point: KktPoint, v: Array) -> Array:
         """Of v'u in p."""
         n, rest = len(point.u), len(point.rows) + len(point.fixed)
-        solution = point.matrix.solve(np.r_[v, np.zeros(rest)])
+        solution = point.matrix.proved(np.r_[v, np.zeros(rest)])
         s = np.zeros(self.count)
         s[point.rows] = solution[n : n + len(point.rows)]
         return -np.array(self._pull(point.u, p, point.multipliers, solution[:n], s)).ravel()

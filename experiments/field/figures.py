@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullFormatter
 
 from ..shared.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Picture, Theme, legend, on_canvas, plain
 from .families import FAMILIES
@@ -30,20 +30,21 @@ def look(library: str) -> dict[str, Any]:
 
 def picture(family: str, rows: Sequence[Row]) -> Picture:
     """Both panels."""
-    mine = [row for row in rows if row.family == family and row.total == row.total]
+    mine = [row for row in rows if row.family == family and row.timed]
     title = FAMILIES[family].title
     return Picture(
         family,
         f"{title}: time against size, and accuracy against time",
-        f"Left: the fastest accurate use of each library ({MAIN}; hollow where it has none). Right: every use of it.",
-        lambda theme, dpi: on_canvas(partial(_draw, mine, theme), SIZE, theme=theme, dpi=dpi),
+        f"Left: the fastest accurate use of each library ({MAIN}; hollow where it has none). Right: every use of each, "
+        "one batch: down is more accurate, left is faster.",
+        lambda theme, dpi: on_canvas(partial(_draw, mine, theme, FAMILIES[family].ordered), SIZE, theme=theme, dpi=dpi),
         wide=True,
     )
 
 
-def _draw(rows: Sequence[Row], theme: Theme, figure: Figure) -> None:
+def _draw(rows: Sequence[Row], theme: Theme, ordered: bool, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    _growth(left, rows)
+    _growth(left, rows, ordered)
     _accuracy(right, rows)
     for ax in (left, right):
         plain(ax, theme)
@@ -57,32 +58,37 @@ def axis(rows: Sequence[Row]) -> tuple[str, str, int]:
     return ("size", "batch", of_batch[0]) if of_batch[1] >= of_size[1] else ("batch", "size", of_size[0])
 
 
-def _growth(ax: Any, rows: Sequence[Row]) -> None:
+def _growth(ax: Any, rows: Sequence[Row], ordered: bool) -> None:
+    """Over sizes, or over problems side by side that are only numbered."""
     varies, fixed, value = axis(rows)
     mine = [row for row in rows if getattr(row, fixed) == value]
+    values = sorted({getattr(row, varies) for row in mine})
+    places = {x: x if ordered else i for i, x in enumerate(values)}
     for library in dict.fromkeys(row.library for row in mine):
         points = {}
-        for x in sorted({getattr(row, varies) for row in mine}):
+        for x in values:
             here = [row for row in mine if row.library == library and getattr(row, varies) == x]
             best = fastest([row for row in here if row.accurate(LEVELS[MAIN])]) or fastest(here)
             if best is not None:
-                points[x] = best
-        _line(ax, library, points)
-    ax.set_xscale("log")
+                points[places[x]] = best
+        _line(ax, library, points, joined=ordered)
     ax.set_yscale("log")
-    ax.set_xticks(sorted({getattr(row, varies) for row in mine}))
-    ax.xaxis.set_major_formatter(ScalarFormatter())
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel(f"{varies} ({fixed} {value})")
+    if ordered:
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xticks(list(places.values()), [f"{x:,}" for x in values])
+    ax.tick_params(axis="x", labelsize=9 if ordered else 7)
+    ax.set_xlabel(f"{varies if ordered else 'number of the problem'} ({fixed} {value})")
     ax.set_ylabel("forward and backward, ms")
 
 
-def _line(ax: Any, library: str, points: dict[int, Row]) -> None:
+def _line(ax: Any, library: str, points: dict[int, Row], joined: bool) -> None:
     style, width = look(library), 3.0 if library == "ours" else 1.4
     bars = [[one.total - one.low for one in points.values()], [one.high - one.total for one in points.values()]]
     spread = [[max(x, 0.0) for x in side] for side in bars]
     totals = [one.total for one in points.values()]
-    ax.errorbar(list(points), totals, yerr=spread, linewidth=width, markersize=0, color=style["color"], alpha=0.8)
+    line = {"linewidth": width} if joined else {"linestyle": "", "elinewidth": width}
+    ax.errorbar(list(points), totals, yerr=spread, markersize=0, color=style["color"], alpha=0.8, **line)
     for x, one in points.items():
         face = style["color"] if one.accurate(LEVELS[MAIN]) else "none"
         ax.plot([x], [one.total], linestyle="", markersize=6, markerfacecolor=face, **style)

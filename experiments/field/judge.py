@@ -12,8 +12,10 @@ from .cases import Answer, Array, Case, Eigen, Gradients, Programme
 from .conditions import Conditions, NoTruthError
 from .truth import Truth
 
-WRONG_SOLUTION = 1e-2  # relative to the largest entry of the solution, if that is above 1
-WRONG_GRADIENT = 1e-1  # relative to the gradient
+WRONG_SOLUTION = 1e-2  # relative to the largest entry of the solution
+WRONG_GRADIENT = 1e-1  # relative to the gradient in an input
+SMALL = 1e-8  # a solution below counts as that large
+MINOR = 1e-3  # of the gradient in all inputs: below, the error in one of them is relative to that much
 TINY = 1e-12  # of |v|: a gradient below counts as zero, and its error in units of |v|
 
 
@@ -24,8 +26,8 @@ class Judgement:
     solution_error: float  # the worst
     gradient_error: float  # the worst
     usual_error: float  # of the gradient, the median
-    loud: int  # said to be unsolved, or not finite
-    silent: int  # said to be solved, but wrong
+    loud: int  # said to be unsolved, or not finite, or wrong in a batch of which the library has warned
+    silent: int  # said to be solved, but wrong, without a word
     elsewhere: int  # another local solution than the known one, with a right gradient there
 
 
@@ -47,29 +49,36 @@ def judge(case: Case, answer: Answer, known: Truth) -> Judgement:
                 elsewhere[i] = there[0][0] <= WRONG_SOLUTION and there[1][0] <= WRONG_GRADIENT
                 if elsewhere[i]:
                     solution[i], gradient[i] = there[0][0], there[1][0]
-    silent = claimed & ~right & ~elsewhere
+    wrong = claimed & ~right & ~elsewhere
+    if answer.warned:
+        claimed, wrong = claimed & ~wrong, np.zeros_like(wrong)
     worst, of_gradient = (float(x[claimed].max(initial=0.0)) if claimed.any() else np.nan for x in (solution, gradient))
     usual = float(np.median(gradient[claimed])) if claimed.any() else np.nan
-    return Judgement(worst, of_gradient, usual, int((~claimed).sum()), int(silent.sum()), int(elsewhere.sum()))
+    return Judgement(worst, of_gradient, usual, int((~claimed).sum()), int(wrong.sum()), int(elsewhere.sum()))
 
 
 def _errors(case: Case, answer: Answer, known: Truth) -> tuple[Array, Array]:
-    """Of every problem: the solution's and the gradient's, both relative."""
+    """Of every problem: the solution's, and the largest of the gradients' in the inputs; all relative.
+
+    Each input counts by itself: a large gradient in one does not hide a wrong one in another.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
-        solution = abs(answer.y - known.y).max(-1) / np.maximum(1.0, abs(known.y).max(-1))
-        apart, size = _norm(answer.gradients, known.gradients), _norm(known.gradients)
+        solution = abs(answer.y - known.y).max(-1) / np.maximum(SMALL, abs(known.y).max(-1))
+        sizes = {name: _norm(name, value) for name, value in known.gradients.items()}
+        size = np.sqrt(sum(np.square(one) for one in sizes.values()))
         zero = TINY * np.linalg.norm(case.cotangent, axis=-1)
-        return solution, apart / np.where(size > zero, size, zero / TINY)
+        errors = []
+        for name, value in known.gradients.items():
+            unit = np.maximum(sizes[name], MINOR * size)
+            errors.append(_norm(name, answer.gradients[name] - value) / np.where(size > zero, unit, zero / TINY))
+        return solution, np.max(errors, 0)
 
 
-def _norm(gradients: Gradients, less: Gradients | None = None) -> Array:
-    """Euclidean, of all inputs together; matrices of quadratic forms by their symmetric part."""
-    total = np.zeros(len(next(iter(gradients.values()))))
-    for name, value in gradients.items():
-        value = (value + value.mT) / 2 if name in ("Q", "X") else value
-        apart = value if less is None else value - less[name]
-        total += np.square(apart).reshape(len(apart), -1).sum(-1)
-    return np.sqrt(total)
+def _norm(name: str, value: Array) -> Array:
+    """Euclidean, of every problem; matrices of quadratic forms by their symmetric part."""
+    value = (value + value.mT) / 2 if name in ("Q", "X") else value
+    found: Array = np.linalg.norm(value.reshape(len(value), -1), axis=-1)
+    return found
 
 
 def _finite(gradients: Gradients) -> NDArray[np.bool_]:
@@ -81,7 +90,7 @@ def _aligned(answer: Answer, known: Truth) -> Answer:
     """An eigenvector and its gradient with the sign of the known one: both signs are right."""
     sign = np.where((answer.y * known.y).sum(-1) < 0, -1.0, 1.0)
     gradients = {name: value * sign[:, None, None] for name, value in answer.gradients.items()}
-    return Answer(answer.y * sign[:, None], gradients, answer.solved)
+    return Answer(answer.y * sign[:, None], gradients, answer.solved, answer.warned)
 
 
 def _only(case: Case, i: int) -> Case:

@@ -9,6 +9,7 @@ from .cells import Cell, Record
 from .families import FAMILIES
 
 NAN = float("nan")
+UNASKED = "not measured"  # how the notes begin of what there was no time for
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,27 @@ class Row:
         """The library and how it is used."""
         return f"{self.library} ({self.variant})"
 
+    @property
+    def asked(self) -> bool:
+        """Was there time for it? What was too slow was asked too."""
+        return not self.note.startswith(UNASKED)
+
+    @property
+    def timed(self) -> bool:
+        """Is there a time?"""
+        return self.total == self.total
+
+    @property
+    def flaw(self) -> str:
+        """What is not right, in a few words."""
+        counts = [
+            f"{count} {name}" for count, name in ((self.silent, "silently wrong"), (self.loud, "failed")) if count
+        ]
+        return ", ".join([*counts, f"gradients to {self.gradient_error:.0e}"])
+
     def accurate(self, level: float) -> bool:
         """Did it solve all problems of the batch, with gradients to this accuracy?"""
-        return not self.loud and not self.silent and self.gradient_error <= level
+        return self.timed and not self.loud and not self.silent and self.gradient_error <= level
 
 
 def row_of(cell: Cell, record: Record) -> Row | None:
@@ -58,14 +77,18 @@ def row_of(cell: Cell, record: Record) -> Row | None:
         return None
     if "times" not in record:
         (kind, told), *_ = record.items()
-        note = f"out of time ({told} s)" if kind == "timeout" else str(told)
+        note = f"too slow: not done after {told:g} s" if kind == "timeout" else str(told)
         return _row(cell, {"loud": cell.batch if kind == "error" else 0, "note": note})
     times, judged = record["times"], record["judgement"]
     seconds = {name: 1e3 * times[name] for name in ("forward", "backward", "low", "high", "first")}
     total = seconds["forward"] + seconds["backward"]
-    note = "" if times["repeats"] else "the first call is all there was time for"
+    notes = [] if times["repeats"] else ["too slow to be repeated: the first call"]
+    notes += [f"warned: {record['warned']}"] if record.get("warned") else []
     memory = times["memory"] / 1e6
-    return _row(cell, seconds | judged | {"total": total, "memory": memory, "repeats": times["repeats"], "note": note})
+    return _row(
+        cell,
+        seconds | judged | {"total": total, "memory": memory, "repeats": times["repeats"], "note": "; ".join(notes)},
+    )
 
 
 def _row(cell: Cell, values: dict[str, Any]) -> Row:

@@ -10,11 +10,11 @@ from pathlib import Path
 from ..shared import machine
 from ..shared.files import write, write_items, write_json
 from ..shared.jobs import Job, discard_pieces
-from .cells import Plan, pieces
+from .cells import Bench, Plan
 from .libraries import LIBRARIES
 from .page import build, piece
 from .processes import Processes
-from .rows import Row, row_of
+from .rows import UNASKED, Row, row_of
 from .verdicts import criteria
 
 
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="the families whose names contain it")
     parser.add_argument("--libraries", nargs="+", default=[], choices=list(LIBRARIES), help="these alone")
     parser.add_argument("--limit", type=float, help="seconds for a cell (15, quick: 10)")
+    parser.add_argument("--minutes", type=float, default=55.0, help="after which no cell is begun (%(default)g)")
 
 
 def place(args: argparse.Namespace) -> Path:
@@ -36,7 +37,9 @@ def place(args: argparse.Namespace) -> Path:
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the options say."""
     budget, limit = (0.05, 10.0) if args.quick else (0.2, 15.0)
-    return Plan(args.only, args.quick, budget, args.limit or limit, tuple(args.libraries))
+    limit = args.limit or limit
+    libraries = tuple(args.libraries)
+    return Plan(args.only, args.quick, budget, limit, libraries=libraries, minutes=args.minutes)
 
 
 def jobs(args: argparse.Namespace) -> Sequence[Job]:
@@ -48,18 +51,19 @@ def jobs(args: argparse.Namespace) -> Sequence[Job]:
     for library in LIBRARIES.values():
         if not library.installed:
             print(f"{library.name} is not installed: skipped.")
-    args.processes = Processes(place(args) / "logs")
-    return [one for one in pieces(plan, place(args), args.processes) if one.result() is None]
+    args.bench = Bench(plan, place(args), Processes(place(args) / "logs"))
+    todo: Sequence[Job] = args.bench.start()
+    return todo
 
 
 def finish(args: argparse.Namespace) -> int:
     """Write the tables and the page, and say what it comes to; the exit code is 1 if ours failed silently."""
-    args.processes.close()
-    plan = plan_of(args)
-    rows = gather(plan, place(args), args.processes)
+    bench: Bench = args.bench
+    bench.processes.close()
+    rows = gather(bench)
     write_items(place(args) / "field.csv", Row, rows)
     write_json(place(args) / "machine.json", machine.describe() | {"finished": machine.now()})
-    write(place(args) / "index.html", build(rows, plan))
+    write(place(args) / "index.html", build(rows, bench.plan))
     write(place(args) / "field.html", piece(rows))
     judged = criteria(rows)
     for one in judged:
@@ -68,11 +72,11 @@ def finish(args: argparse.Namespace) -> int:
     return int(judged[0].holds is False)
 
 
-def gather(plan: Plan, where: Path, processes: Processes) -> list[Row]:
-    """What is measured so far."""
+def gather(bench: Bench) -> list[Row]:
+    """What is measured so far, and what there was no time for."""
     found = []
-    for cell, one in zip(plan.cells(), pieces(plan, where, processes), strict=True):
-        record = one.result()
-        row = None if record is None else row_of(cell, record)
+    for one in bench.pieces():
+        missing = {"skipped": bench.clock.closed(one.cell.library) or UNASKED}
+        row = row_of(one.cell, one.result() or missing)
         found += [] if row is None else [row]
     return found

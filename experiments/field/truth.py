@@ -65,7 +65,7 @@ def _one_quadratic(data: tuple[Any, ...], v: Array, wanted: set[str]) -> tuple[A
         raise NoTruthError("no active set satisfies the optimality conditions")
     if (mu < DOUBT).any() or (slack[~active] < DOUBT).any():
         raise NoTruthError("a constraint is just active: the gradient does not exist")
-    z, s, t = np.split(matrix.solve(np.r_[v, np.zeros(len(b) + len(mu))]), [len(q), len(q) + len(b)])
+    z, s, t = np.split(matrix.proved(np.r_[v, np.zeros(len(b) + len(mu))]), [len(q), len(q) + len(b)])
     multipliers, of_h = np.zeros(len(h)), np.zeros(len(h))
     multipliers[active], of_h[active] = mu, t
     formulas: dict[str, Callable[[], Array]] = {
@@ -80,7 +80,7 @@ def _one_quadratic(data: tuple[Any, ...], v: Array, wanted: set[str]) -> tuple[A
 
 
 def _active_set(Q: Any, q: Array, A: Any, b: Array, G: Any, h: Array) -> NDArray[np.bool_]:
-    """Where the multiplier is larger than the slack, by Clarabel."""
+    """Where the multiplier is larger than the slack, by Clarabel; whatever it says, the caller proves or mends it."""
     clarabel = importlib.import_module("clarabel")
     settings = clarabel.DefaultSettings()
     settings.verbose = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class Contest:
     kind: str
     ours: Row | None
     other: Row | None
+    rough: Row | None = None  # the fastest of the others that are not accurate
 
     @property
     def factor(self) -> float:
@@ -36,6 +38,20 @@ class Contest:
         """Are we at least as fast?"""
         return self.factor >= 1
 
+    @property
+    def close(self) -> bool:
+        """Do the middle halves of the repeats of both overlap?"""
+        if self.ours is None or self.other is None:
+            return False
+        return self.ours.low <= self.other.high and self.other.low <= self.ours.high
+
+    @property
+    def short(self) -> str:
+        """Of a loss: where, how often, to whom."""
+        _, size, batch = self.shape
+        by = "not accurate" if self.ours is None else f"{1 / self.factor:.3g} times"
+        return f"{size} x {batch}: {by}" + ("" if self.other is None else f", {self.other.library}")
+
     def __str__(self) -> str:
         family, size, batch = self.shape
         place = f"{family} {size} x {batch}"
@@ -43,20 +59,25 @@ class Contest:
             best = "" if self.other is None else f"; {self.other.name} takes {self.other.total:.3g} ms"
             return f"{place}: ours is not accurate enough or not in time{best}"
         if self.other is None:
-            return f"{place}: nobody else"
+            near = self.rough
+            told = "" if near is None else f" ({near.name} takes {near.total:.3g} ms, {near.flaw})"
+            return f"{place}: nobody else is accurate{told}; ours ({self.ours.variant}) {self.ours.total:.3g} ms"
         pair = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms, {self.other.name} {self.other.total:.3g} ms"
         ratio = max(self.factor, 1 / self.factor)
-        return f"{place}: {'won' if self.won else 'lost'} {ratio:.3g} times ({pair})"
+        close = ", within the spread" if self.close else ""
+        return f"{place}: {'won' if self.won else 'lost'} {ratio:.3g} times ({pair}{close})"
 
 
 def contests(rows: Sequence[Row], level: float) -> list[Contest]:
-    """All problems that somebody solves accurately, and that not we alone were asked to solve."""
+    """All problems that somebody solves accurately, and that both we and others were asked to solve."""
     found = []
-    for shape in dict.fromkeys(row.shape for row in rows if row.library != OURS):
-        mine = [row for row in rows if row.shape == shape and row.accurate(level)]
-        if mine:
+    for shape in dict.fromkeys(row.shape for row in rows):
+        here = [row for row in rows if row.shape == shape and row.asked]
+        mine = [row for row in here if row.accurate(level)]
+        if mine and len({row.library == OURS for row in here}) == 2:
             ours, others = ([x for x in mine if (x.library == OURS) == us] for us in (True, False))
-            found.append(Contest(shape, mine[0].kind, fastest(ours), fastest(others)))
+            rough = [row for row in here if row.library != OURS and row.timed and not row.accurate(level)]
+            found.append(Contest(shape, mine[0].kind, fastest(ours), fastest(others), fastest(rough)))
     return found
 
 
@@ -78,7 +99,7 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
     """What this library should reach at equal accuracy."""
     found = contests(rows, LEVELS[MAIN])
     silent = sum(row.silent for row in rows if row.library == OURS)
-    ours = [row for row in rows if row.library == OURS]
+    ours = [row for row in rows if row.library == OURS and row.asked]
     return [
         Criterion(
             "no silent failure of ours in any cell", silent == 0 if ours else None, f"{silent} in {len(ours)} cells"
@@ -95,7 +116,9 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
 def _share(words: str, found: Sequence[Contest], least: float, counts: Callable[[Contest], bool]) -> Criterion:
     mine = [one for one in found if counts(one)]
     won = sum(one.won for one in mine)
-    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN})")
+    alone = sum(one.won and one.other is None for one in mine)
+    told = f"; {alone} of them because nobody else is accurate" if alone else ""
+    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN}{told})")
 
 
 @dataclass(frozen=True)
@@ -118,7 +141,7 @@ class Verdict:
     def summary(self) -> str:
         """In a line."""
         total = len(self.lost) + len(self.won)
-        return f"won {len(self.won)} of {total}" if total else "nobody is accurate"
+        return f"won {len(self.won)} of {total}" if total else "not compared"
 
 
 def verdict(family: str, rows: Sequence[Row], level: float = LEVELS[MAIN]) -> Verdict:
@@ -128,3 +151,38 @@ def verdict(family: str, rows: Sequence[Row], level: float = LEVELS[MAIN]) -> Ve
     names = dict.fromkeys(row.name for row in mine if row.silent)
     silent = {name: sum(row.silent for row in mine if row.name == name) for name in names}
     return Verdict(family, [one for one in found if not one.won], [one for one in found if one.won], silent)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Of a library in a family: on how many batches it was asked, accurate and fastest, how slow, and how wrong."""
+
+    asked: int
+    accurate: int
+    fastest: int
+    slower: float  # than the fastest, the geometric mean over the batches where it is accurate; not a number if nowhere
+    silent: int
+
+
+def standings(rows: Sequence[Row], level: float = LEVELS[MAIN]) -> dict[tuple[str, str], Standing]:
+    """By family and library, each by its fastest accurate use."""
+    by_shape: dict[tuple[str, int, int], list[Row]] = {}
+    for row in rows:
+        if row.asked:
+            by_shape.setdefault(row.shape, []).append(row)
+    found: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    for (family, _, _), here in by_shape.items():
+        best = fastest(row for row in here if row.accurate(level))
+        for library in dict.fromkeys(row.library for row in here):
+            own = [row for row in here if row.library == library]
+            mine = fastest(row for row in own if row.accurate(level))
+            ratio = float("nan") if mine is None or best is None else mine.total / best.total
+            found.setdefault((family, library), []).append((ratio, max(row.silent for row in own)))
+    return {key: _standing(pairs) for key, pairs in found.items()}
+
+
+def _standing(pairs: Sequence[tuple[float, int]]) -> Standing:
+    ratios = [ratio for ratio, _ in pairs if ratio == ratio]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else float("nan")
+    won = sum(ratio == 1 for ratio in ratios)
+    return Standing(len(pairs), len(ratios), won, mean, sum(silent for _, silent in pairs))

@@ -6,29 +6,25 @@ such: neither hurts the next one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
-import select
-import signal
 import sys
-import time
 import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .apart import apart
 from .cases import DoesNotApplyError
 from .families import FAMILIES
 from .libraries import LIBRARIES
 from .measure import as_record, in_use, measure
 
 ROOM = 4 * 2**30  # bytes that a cell may take: unrolled loops take what they get
-TWICE, PATIENCE = 2.2, 8  # times the limit: processor time of a cell, and time on the wall, as others use the machine
-PAUSE = 0.1  # seconds between two looks
 
 
 def serve(name: str) -> None:
@@ -46,47 +42,7 @@ def serve(name: str) -> None:
 
 def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a process of its own, or what became of it."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        try:
-            with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as pipe:
-                json.dump(cell(name, request), pipe)
-        finally:
-            os._exit(0)  # never back into the loop of the process that it was split off from
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        ready = _in_time(pipe, child, request["limit"])
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        text = pipe.read() if ready else ""
-    _, status = os.waitpid(child, 0)
-    if text:
-        found: dict[str, Any] = json.loads(text)
-        return found
-    return {"error": f"its process has ended, status {status}"} if ready else {"timeout": request["limit"]}
-
-
-def _in_time(pipe: Any, child: int, limit: float) -> bool:
-    """Does it answer before it has used twice the time of the first call's limit, and PATIENCE times that on the wall?
-
-    The kernel's own limit of processor time is no use: under it, that time is counted in steps of milliseconds.
-    """
-    began = time.monotonic()
-    while not select.select([pipe], [], [], PAUSE)[0]:
-        if time.monotonic() - began > PATIENCE * limit or _spent(child) > TWICE * limit:
-            return False
-    return True
-
-
-def _spent(child: int) -> float:
-    """Seconds of the processor; zero where the system does not tell."""
-    path = Path(f"/proc/{child}/stat")
-    if not path.exists():
-        return 0.0
-    numbers = path.read_text().rpartition(")")[2].split()
-    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+    return apart(partial(cell, name, request), request["limit"])
 
 
 def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -102,9 +58,9 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # whatever a library raises is its answer, and a panic in Rust is no Exception
         print(traceback.format_exc(), file=sys.stderr)
         return {"error": f"{type(error).__name__}: {error}"[:400]}
-    arrays: dict[str, Any] = {"y": answer.y, "solved": answer.solved, **answer.gradients}
+    arrays: dict[str, Any] = {"y": answer.y, "solved": answer.solved, "warned": answer.warned, **answer.gradients}
     np.savez(Path(request["place"]), **arrays)
-    return {"times": as_record(times)}
+    return {"times": as_record(times), "warned": answer.warned}
 
 
 if __name__ == "__main__":

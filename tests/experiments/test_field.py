@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from experiments.field import cells as cells_module
 from experiments.field import run, worker
-from experiments.field.cases import Answer, Case, Functions, Programme
-from experiments.field.cells import Cell, Plan
+from experiments.field.cases import Answer, Case, Functions, Programme, Quadratic, Solved
+from experiments.field.cells import Bench, Cell, Plan, digest, hopeless
+from experiments.field.conditions import NoTruthError, Refined
 from experiments.field.families import FAMILIES
 from experiments.field.families.nonconvex import PROBLEMS
+from experiments.field.formulas import casadi_operations, torch_operations
 from experiments.field.judge import judge
+from experiments.field.libraries import LIBRARIES, library
+from experiments.field.measure import measure
 from experiments.field.page import build, piece
-from experiments.field.rows import Row, row_of
+from experiments.field.processes import Processes
+from experiments.field.rows import UNASKED, Row, row_of
+from experiments.field.sources import ROOT, of_files
 from experiments.field.truth import Truth, truth
-from experiments.field.verdicts import contests, criteria, verdict
+from experiments.field.verdicts import contests, criteria, standings, verdict
+from experiments.shared.jobs import Piece
 from tests.support.experiments import command
 
 BY_CLARABEL = ("dense-qp", "sparse-qp", "chain", "sudoku", "lq-control", "portfolio")
@@ -104,6 +116,74 @@ def test_what_is_not_finite_is_loud() -> None:
     assert judge(case, answer, known).loud == 1
 
 
+def test_a_large_gradient_in_one_input_hides_no_wrong_one_in_another() -> None:
+    case, known = settled("dense-qp")
+    known = Truth(known.y, {**known.gradients, "G": 10 * known.gradients["G"]})
+    answer = honest(known)
+    answer.gradients["b"] *= -1
+    assert judge(case, answer, known).silent == case.batch
+    assert judge(case, answer, known).gradient_error == pytest.approx(2.0)
+
+
+def test_small_solutions_are_judged_by_their_size() -> None:
+    case, known = settled("transport-10")
+    answer = honest(known)
+    answer.y[0] = 1 / 64  # a plan that ignores the costs: off by less than 0.1
+    judged = judge(case, answer, known)
+    assert judged.solution_error > 0.1
+    assert judged.silent == 1
+
+
+def test_who_has_warned_of_a_batch_is_not_silently_wrong() -> None:
+    case, known = settled("simplex")
+    answer = honest(known)
+    answer.gradients["q"][0] *= -1
+    judged = judge(case, replace(answer, warned="did not converge"), known)
+    assert (judged.silent, judged.loud, judged.gradient_error) == (0, 1, 0.0)
+    assert judge(case, replace(honest(known), warned="did not converge"), known).loud == 0
+
+
+def test_doubts_are_heard_and_other_words_are_not() -> None:
+    case, known = settled("simplex")
+
+    def forward(says: Callable[[], Any]) -> Any:
+        says()
+        return Solved(known.y, lambda: known.gradients)
+
+    def heard(says: Callable[[], Any]) -> str:
+        return measure(lambda: forward(says), case, 0.0, limit=0.0)[1].warned
+
+    assert heard(lambda: warnings.warn("Sinkhorn did not converge", stacklevel=1)) == "Sinkhorn did not converge"
+    assert "inaccurate" in heard(lambda: print("qpth warning: Returning an inaccurate solution"))
+    assert heard(lambda: warnings.warn("this name is deprecated", stacklevel=1)) == ""
+
+
+def test_a_truth_that_rounding_could_spoil_is_none() -> None:
+    np.testing.assert_allclose(Refined(np.diag([1.0, 2.0])).proved(np.ones(2)), [1.0, 0.5])
+    hilbert = 1.0 / (1 + np.add.outer(np.arange(12.0), np.arange(12.0)))
+    Refined(hilbert).solve(np.ones(12))
+    with pytest.raises(NoTruthError, match="conditioned"):
+        Refined(hilbert).proved(np.ones(12))
+
+
+@pytest.mark.parametrize("name", BY_CASADI)
+def test_formulas_are_the_same_in_torch_and_casadi(name: str) -> None:
+    casadi = pytest.importorskip("casadi")
+    case = FAMILIES[name].make(*FAMILIES[name].quick[0], 0)
+    programme = case.statement
+    assert isinstance(programme, Programme)
+    p, u = programme.p[0], programme.start[0] + 0.1 * np.random.default_rng(1).uniform(0.1, 1, len(programme.start[0]))
+    found = [_values(programme.functions(torch_operations()), torch.tensor(p), torch.tensor(u))]
+    found.append(_values(programme.functions(casadi_operations()), casadi.DM(p), casadi.DM(u)))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+def _values(functions: Functions, p: Any, u: Any) -> Any:
+    parts = [functions.objective, functions.equality, functions.inequality]
+    values = [one(p, u) for one in parts if one is not None]
+    return np.concatenate([np.asarray(x.numpy() if isinstance(x, torch.Tensor) else x).ravel() for x in values])
+
+
 def test_either_sign_of_an_eigenvector_is_right() -> None:
     case, known = settled("eigenvector")
     answer = honest(known)
@@ -157,7 +237,42 @@ def test_the_fastest_of_the_accurate_wins() -> None:
 def test_nobody_wins_alone_unless_others_were_asked() -> None:
     assert contests([row("ours", 1.0)], 1e-6) == []
     (contest,) = contests([row("ours", 1.0), row("casadi", 1.0, silent=1)], 1e-6)
-    assert "nobody else" in str(contest)
+    assert "nobody else is accurate (casadi (default) takes 1 ms, 1 silently wrong, gradients to 1e-09)" in str(contest)
+    told = criteria([row("ours", 1.0), row("casadi", 1.0, silent=1)])[1].evidence
+    assert told == "1 of 1 (to 1e-6; 1 of them because nobody else is accurate)"
+
+
+def test_who_was_not_asked_neither_wins_nor_loses() -> None:
+    ours, other = row("ours", 1.0), row("casadi", 2.0)
+    for one, rest in ((ours, other), (other, ours)):
+        unasked = row_of(Cell(*one.shape, one.library, one.variant), {"skipped": f"{UNASKED}: the time was over"})
+        assert unasked is not None
+        assert contests([rest, unasked], 1e-6) == []
+    late = row_of(Cell(*other.shape, "casadi", "default"), {"timeout": 15.0})
+    assert late is not None
+    assert late.note == "too slow: not done after 15 s"
+    assert contests([ours, late], 1e-6)[0].won
+
+
+def test_what_the_spread_does_not_tell_apart_is_said() -> None:
+    near = [replace(row("ours", 10.0), low=9.0, high=12.0), replace(row("casadi", 11.0), low=10.0, high=12.0)]
+    far = [near[0], replace(near[1], low=20.0, total=21.0, high=22.0)]
+    assert "within the spread" in str(contests(near, 1e-6)[0])
+    assert "within the spread" not in str(contests(far, 1e-6)[0])
+
+
+def test_standings_are_relative_to_the_fastest_of_the_accurate() -> None:
+    rows = [row("ours", 10.0), row("casadi", 20.0), row("pounce", 1.0, silent=3), row("ours", 80.0, batch=1)]
+    rows += [row("casadi", 10.0, batch=1), row("casadi", 1.0, error=1e-3, batch=1, variant="tight")]
+    found = standings(rows)
+    ours, casadi, pounce = (found["pendulum", name] for name in ("ours", "casadi", "pounce"))
+    assert (ours.asked, ours.accurate, ours.fastest, ours.silent) == (2, 2, 1, 0)
+    assert ours.slower == pytest.approx(8**0.5)
+    assert casadi.slower == pytest.approx(2**0.5)
+    assert (pounce.accurate, pounce.silent) == (0, 3)
+    page = build(rows, Plan())
+    assert "3 wrong" in page
+    assert "Fastest to 1e-6, of 2 batches: ours in 1, casadi in 1" in page
 
 
 def test_not_to_answer_is_to_lose() -> None:
@@ -195,6 +310,7 @@ class Liar:
 
     asked = 0
     lies = False
+    seconds = 0.0
 
     def __init__(self, logs: Path) -> None:
         pass
@@ -206,8 +322,10 @@ class Liar:
         Liar.asked += 1
         case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
         known = truth(case)
-        np.savez(request["place"], y=known.y + Liar.lies, solved=np.ones(case.batch, bool), **known.gradients)
-        return {"times": {"first": 1, "forward": 1, "backward": 1, "low": 1, "high": 1, "repeats": 1, "memory": 1}}
+        said = {"solved": np.ones(case.batch, bool), "warned": ""}
+        np.savez(request["place"], y=known.y + Liar.lies, **said, **known.gradients)
+        times = {"first": 1, "forward": 1, "backward": 1, "low": 1, "high": 1, "repeats": 1, "memory": 1}
+        return {"times": times, "seconds": Liar.seconds}
 
 
 @pytest.fixture
@@ -251,7 +369,7 @@ def test_the_quick_benchmark_runs_in_processes_of_its_own(tmp_path: Path, capsys
     [
         (lambda *_: {"times": 1}, {"times": 1}),
         (lambda *_: time.sleep(30), {"timeout": 0.05}),
-        (lambda *_: os._exit(3), {"error": "its process has ended, status 768"}),
+        (lambda *_: os._exit(3), {"error": "its process has ended, status 3"}),
     ],
     ids=["answers", "hangs", "ends"],
 )
@@ -259,7 +377,9 @@ def test_neither_a_hanging_nor_a_dying_cell_hurts(
     behaviour: Any, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "cell", behaviour)
-    assert worker.split_off("ours", {"limit": 0.05}) == wanted
+    found = worker.split_off("ours", {"limit": 0.05})
+    assert found.pop("seconds") < 1
+    assert found == wanted
 
 
 def test_what_ran_out_of_time_is_not_asked_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +396,117 @@ def test_what_ran_out_of_time_is_not_asked_for_more(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(FAMILIES, "simplex", family)
     command(tmp_path, "field", "--only", "simplex", "--libraries", "ours")
     assert asked == [(20, 1), (10, 4)]
+
+
+def test_problems_that_are_only_numbered_are_all_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(Plan("nonconvex", libraries=("ours",)), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
+    first, later = (one for one in bench.pieces() if one.cell.variant == "called" and one.cell.size in (1, 79))
+    monkeypatch.setattr(Piece, "result", lambda one: {"timeout": 1.0} if one == first else None)
+    assert hopeless(later.cell, bench) is None
+
+
+def test_a_library_that_has_used_up_its_time_is_told_so(
+    tmp_path: Path, liar: type[Liar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liar, "seconds", 1e3)
+    monkeypatch.setitem(FAMILIES, "simplex", replace(FAMILIES["simplex"], quick=((20, 1), (20, 2))))
+    for _ in range(2):  # again, after an interruption: what was used is not forgotten
+        assert command(tmp_path, *WORDS) == 0
+        assert liar.asked == 1
+        assert "the library has used up its time" in (tmp_path / "field" / "field.csv").read_text(encoding="utf-8")
+
+
+def test_when_the_time_is_over_the_page_is_written_and_the_next_run_continues(tmp_path: Path, liar: type[Liar]) -> None:
+    assert command(tmp_path, *WORDS, "--minutes", "-1") == 0
+    assert liar.asked == 0
+    assert "the time of the run was over" in (tmp_path / "field" / "field.csv").read_text(encoding="utf-8")
+    assert command(tmp_path, *WORDS) == 0
+    assert liar.asked == 1
+
+
+# What results depend on.
+
+
+def test_results_are_those_of_the_code_without_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "code.py"
+    digests = []
+    for text in ("x = 1", '"""Words."""\nx = 1  # more', "x = 2", "VARIANTS = 3\nx = 1"):
+        path.write_text(text, encoding="utf-8")
+        of_files.cache_clear()
+        digests.append(of_files(tmp_path))
+    of_files.cache_clear()
+    first, commented, changed, chosen = digests
+    assert first == commented == chosen != changed
+
+
+def test_a_change_of_our_code_makes_our_cells_new_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = LIBRARIES["ours"], LIBRARIES["plain torch"]
+    for folder in ours.folders:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.setattr(library, "ROOT", tmp_path)
+    before = ours.identity, other.identity
+    with open(tmp_path / ours.folders[0] / "node.py", "a", encoding="utf-8") as file:
+        file.write("\nCHANGED = True\n")
+    of_files.cache_clear()
+    after = ours.identity, other.identity
+    of_files.cache_clear()
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_a_new_version_of_what_a_library_stands_on_makes_its_cells_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(Plan("simplex"), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
+    cells = [Cell("simplex", 100, 1, name, "default") for name in ("jaxopt", "plain torch")]
+    before = [bench.piece(cell).call.args for cell in cells]
+    cells_module.beneath.cache_clear()
+    monkeypatch.setitem(cells_module.BENEATH, "jaxopt", ("numpy",))
+    after = [bench.piece(cell).call.args for cell in cells]
+    cells_module.beneath.cache_clear()
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_a_truth_is_that_of_all_numbers_not_of_the_inputs_alone() -> None:
+    family = FAMILIES["lq-control"]
+    case = family.make(*family.quick[0], 0)
+    statement = case.statement
+    assert isinstance(statement, Quadratic)
+    assert "h" not in case.inputs
+    assert digest(case, family) == digest(family.make(*family.quick[0], 0), family)
+    for changed in (replace(statement, h=statement.h + 1), replace(statement, A=2 * statement.A)):
+        assert digest(replace(case, statement=changed), family) != digest(case, family)
+
+
+# Processes.
+
+
+def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(size: int, batch: int, seed: int) -> Case:  # noqa: ARG001
+        np.ones(2 * worker.ROOM // 8)
+        raise AssertionError
+
+    monkeypatch.setitem(FAMILIES, "simplex", replace(FAMILIES["simplex"], make=greedy))
+    request = {"family": "simplex", "size": 1, "batch": 1, "seed": 0, "limit": 60}
+    assert "MemoryError" in worker.split_off("ours", request)["error"]
+
+
+def test_a_process_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    request = {"family": "simplex", "size": 5, "batch": 1, "seed": 0, "budget": 0.0, "limit": 60.0}
+    request |= {"variant": "unrolled", "place": str(tmp_path / "answer.npz")}
+    try:
+        assert "times" in processes.ask("plain torch", request)
+        running = processes._running["plain torch"]
+        running.kill()
+        running.wait()
+        assert "error" in processes.ask("plain torch", request)
+        assert "times" in processes.ask("plain torch", request)
+    finally:
+        processes.close()
 
 
 def test_an_unknown_family_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ def eigenvector(size: int, batch: int, seed: int) -> Case:
     return Case(Eigen(X), {"X": X}, draw.standard_normal((batch, size)))
 
 
+TRANSPORT_SHAPES = ((10, 32), (50, 1), (50, 32), (200, 1), (200, 8), (500, 1))
+FEWER_SHAPES = ((10, 32), (50, 32), (200, 8), (500, 1))  # at other values of gamma: the rest says nothing new
 FAMILIES = (
     Family(
         "simplex", "Projection onto the simplex", "quadratic", "unknowns",
@@ -42,7 +44,7 @@ FAMILIES = (
             f"transport-{gamma:g}", f"Entropic transport, gamma = {gamma:g}", "transport", "points on each side",
             "The plan between two uniform measures; truth: Newton's method on the dual, to rounding.",
             partial(transport, gamma),
-            ((10, 32), (50, 1), (50, 32), (200, 1), (200, 8), (500, 1)), ((8, 2),), layer=True, node=False,
+            TRANSPORT_SHAPES if gamma == 10 else FEWER_SHAPES, ((8, 2),), layer=True, node=False,
         )
         for gamma in (1.0, 10.0, 100.0)
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +30,13 @@ class Family:
     layer: bool = False  # have we a ready-made layer for it?
     node: bool = True  # is it worth stating it as a node too?
     compiled: tuple[Shape, ...] = ()  # where our node is compiled too, which takes minutes a shape
+    ordered: bool = True  # is a problem of a larger size a larger problem?
+
+    @property
+    def source(self) -> Path:
+        """The file with its formula."""
+        function = self.make.func if isinstance(self.make, partial) else self.make
+        return Path(str(sys.modules[function.__module__].__file__))
 
     def allows(self, library: str, variant: str, shape: Shape) -> bool:
         """Is this way to use a library measured here?"""

@@ -165,5 +165,6 @@ FAMILIES = (
         "Nonconvex programmes with 2 to 5 unknowns, each with copies whose constants are off by up to 5 %; truth: "
         "Newton's method on the optimality conditions at the solution that IPOPT finds from the published start.",
         case, tuple((number, 64) for number in PROBLEMS), ((7, 2), (71, 2)),
+        ordered=False,
     ),
 )  # fmt: skip

@@ -158,7 +158,7 @@ FAMILIES = (
     Family(
         "dense-qp", "Dense quadratic programs", "quadratic", "unknowns",
         f"n unknowns, n/5 equalities, n inequalities, all six inputs differentiated; {KKT}.",
-        dense, ((10, 1), (10, 32), (10, 128), (50, 1), (50, 32), (100, 1), (100, 32), (200, 8), (500, 1), (1000, 1)),
+        dense, ((10, 1), (10, 32), (10, 128), (50, 32), (100, 1), (100, 32), (200, 8), (500, 1), (1000, 1)),
         ((10, 1), (10, 8)), layer=True, node=False,
     ),
     Family(

@@ -12,7 +12,8 @@ from ..conditions import Conditions
 from .library import Library
 
 VARIANTS = {
-    "default": "nlpsol with IPOPT as it comes, clip_inactive_lam, and the reverse derivative of nlpsol",
+    "default": "nlpsol with IPOPT as it comes, clip_inactive_lam (without, all bounds count as active), the reverse "
+    "derivative of nlpsol, in which an equality without a multiplier does not count",
     "tight": "IPOPT with tol 1e-10 and bounds that are not relaxed",
 }
 # Multipliers of an interior point are never zero: without clipping, every bound would count as active.

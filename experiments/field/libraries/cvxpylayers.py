@@ -14,7 +14,8 @@ from .library import Library, through_torch
 VARIANTS = {
     "diffcp": "CvxpyLayer as it comes: diffcp with SCS or Clarabel at its tolerance",
     "diffcp, tight": "diffcp with Clarabel at 1e-12",
-    "moreau": 'CvxpyLayer(solver="MOREAU") as it comes',
+    "moreau": 'CvxpyLayer(solver="MOREAU") as it comes; bounds of single unknowns, which CVXPY 1.9 takes out of the '
+    "constraints, are not handed on by version 1.2",
 }
 CLARABEL = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..cases import Array, Case, Forward, Gradients, Programme, Solved
+from ..sources import COMMON, HERE, ROOT, of_files, of_machine
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Library:
     build: Callable[[Case, str], Forward]  # of a case and a variant; what that takes is not timed
     convex: bool = False  # does it also take whatever is stated in CVXPY?
     free: bool = False  # does it take programmes only if nothing is constrained?
+    folders: tuple[str, ...] = ()  # with its code, if it is part of this repository
 
     def accepts(self, case: Case) -> bool:
         """Is it worth asking?"""
@@ -42,6 +46,13 @@ class Library:
     def version(self) -> str:
         """Of the package."""
         return metadata.version(self.package) if self.package and self.installed else ""
+
+    @property
+    def identity(self) -> str:
+        """What its results depend on: versions, the code that calls it, and its own where that is here."""
+        here = Path(str(sys.modules[self.build.__module__].__file__))
+        code = of_files(here, *(HERE / name for name in COMMON), *(ROOT / folder for folder in self.folders))
+        return f"{self.version} with torch {metadata.version('torch')} on {of_machine()}, code {code}"
 
     def load(self) -> None:
         """Import what it needs: once, before the processes of the cases are split off."""

@@ -121,4 +121,6 @@ def _simplex(_: Case, __: Any) -> tuple[Any, Any]:
 
 
 STATEMENTS = (Quadratic, Programme, Transport, Eigen, Simplex)
-OURS = Library("ours", "declarative-nodes", "problems", STATEMENTS, VARIANTS, build)
+OURS = Library(
+    "ours", "declarative-nodes", "problems", STATEMENTS, VARIANTS, build, folders=("declarative", "problems")
+)

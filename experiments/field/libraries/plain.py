@@ -20,6 +20,8 @@ PLAIN_VARIANTS = {
 POT_VARIANTS = {
     "default": "ot.solve(M, reg=1/gamma) as it comes, one problem after the other, through autograd",
     "tight": "the same with tol 1e-12 and up to 20,000 iterations",
+    "batch": 'ot.solve_batch(M, reg=1/gamma, grad="autodiff") as it comes',
+    "batch, tight": "the same with tol 1e-12 and up to 20,000 iterations",
 }
 
 
@@ -81,13 +83,19 @@ def _pot(case: Case, variant: str) -> Forward:
     assert isinstance(case.statement, Transport)
     gamma, n = case.statement.gamma, case.statement.M.shape[-1]
     uniform = torch.tensor(np.full(n, 1 / n))
-    options = {"tol": 1e-12, "max_iter": 20_000} if variant == "tight" else {}
+    options = {"tol": 1e-12, "max_iter": 20_000} if variant.endswith("tight") else {}
+    if variant.startswith("batch") and case.batch == 1:
+        raise DoesNotApplyError("there is no batch")
+
+    def together(xs: dict[str, Any]) -> Any:
+        ends = uniform.expand(case.batch, n)
+        return ot.solve_batch(xs["M"], 1 / gamma, ends, ends, grad="autodiff", **options).plan.flatten(1)
 
     def function(xs: dict[str, Any]) -> Any:
         plans = [ot.solve(M, uniform, uniform, reg=1 / gamma, **options).plan for M in xs["M"]]
         return torch.stack(plans).flatten(1)
 
-    return through_torch(case, function)
+    return through_torch(case, together if variant.startswith("batch") else function)
 
 
 PLAIN = Library("plain torch", "", "torch", (Transport, Simplex, Eigen, Programme), PLAIN_VARIANTS, _plain, free=True)

@@ -25,7 +25,7 @@ def _qpth(case: Case, variant: str) -> Forward:
     torch = importlib.import_module("torch")
     program, fixed = _dense(case)
     options = {"eps": TIGHT, "notImprovedLim": 10, "maxIter": 100} if variant == "tight" else {}
-    solve = importlib.import_module("qpth.qp").QPFunction(verbose=-1, check_Q_spd=False, **options)
+    solve = importlib.import_module("qpth.qp").QPFunction(verbose=0, check_Q_spd=False, **options)
     none = torch.Tensor()
 
     def function(xs: dict[str, Any]) -> Any:

@@ -54,6 +54,8 @@ def _jaxopt(case: Case, variant: str) -> Forward:
     jnp, jaxopt = _jax().numpy, importlib.import_module("jaxopt")
     options = {"tol": 1e-10, "maxiter": 10_000} if variant == "tight" else {}
     if isinstance(case.statement, Simplex):
+        if variant == "tight":
+            raise DoesNotApplyError("nothing is iterated")
         project = importlib.import_module("jaxopt.projection").projection_simplex
         return _compiled(case, lambda xs: (project(-xs["q"]), True))
     if isinstance(case.statement, Programme):
