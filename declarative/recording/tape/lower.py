@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ...torchside import is_fixed
 from ..trace import LITERALS, Trace, trace
 from .machine import Floats, Program, Registers, execute
-from .rules import MOVES, RULES, Entries, Operands, entries
+from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
 from .writer import NotLowered, Writer
 
 aten = torch.ops.aten
@@ -125,6 +125,8 @@ def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
     common = [node for node in used if not own[given[node]]]
     registers = [lowering.read(node) for node in (*inputs, *common, *lowering.captured)]
     lowering.run()
+    if any(x.dtype not in (torch.float64, torch.bool) for x in _outputs(traced)):
+        raise NotLowered("an output of whole numbers")
     split = len(inputs)
     program = writer.finish(_flat(registers[:split]), _flat(registers[split:]), lowering.outputs())
     captured = [traced.captured[str(node.target)] for node in lowering.captured]
@@ -198,7 +200,9 @@ class _Lowering:
         name = _name(node.target)
         if name in SHAPE_ONLY:
             return value
-        self._require_double(value, name)
+        _require_double(value, name)
+        if name == "_to_copy":
+            return self._converted(node.args[0], args[0], value)
         if name in MOVES:
             return self._moved(name, node.target, args, kwargs)
         rule = RULES.get(name)
@@ -212,10 +216,13 @@ class _Lowering:
             found = Entries(found.registers.expand(value.shape))
         return found
 
-    def _require_double(self, value: Any, name: str) -> None:
-        for x in pytree.tree_leaves(value):
-            if isinstance(x, Tensor) and x.dtype not in (torch.float64, torch.bool):
-                raise NotLowered(f"{name} gives {x.dtype}")
+    def _converted(self, node: Any, x: Any, value: Tensor) -> Entries:
+        """Another type: truth values and whole numbers are numbers here."""
+        if value.dtype is torch.bool:
+            return entries(as_truth(self.operands, x))
+        if value.dtype is not torch.float64 and self.traced.values[node].is_floating_point():
+            raise NotLowered("a conversion that rounds")
+        return entries(self.operands.of(x))
 
     def _moved(self, name: str, target: Any, args: Any, kwargs: Any) -> Any:
         """Carried out on the numbers of the registers; constants among the operands get registers too."""
@@ -271,14 +278,20 @@ class _Lowering:
         except Exception as error:  # whatever a decomposition may raise: there is another way
             raise NotLowered(f"no rule for {node.target}") from error
         inner = _Lowering(self.writer, traced, self.depth + 1)
-        if inner.captured:
-            raise NotLowered(f"no rule for {node.target}")
+        for constant in inner.captured:  # an operand that depends on no input
+            inner.known[constant] = traced.captured[str(constant.target)]
         for placeholder, i in zip(inner.placeholders, places, strict=True):
             inner.known[placeholder] = own[i]
         inner.run()
         (output,) = [one for one in traced.module.graph.nodes if one.op == "output"]
         listed: Any = output.args[0]
         return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
+
+
+def _require_double(value: Any, name: str) -> None:
+    for x in pytree.tree_leaves(value):
+        if isinstance(x, Tensor) and x.dtype not in (torch.float64, torch.bool, torch.int64):
+            raise NotLowered(f"{name} gives {x.dtype}")
 
 
 def _is_entries(x: Any) -> bool:

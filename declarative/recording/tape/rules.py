@@ -58,7 +58,7 @@ class Operands:
 
 def entries(registers: Registers) -> Entries:
     """As a tensor."""
-    return Entries(torch.from_numpy(np.ascontiguousarray(registers, dtype=np.int64)))
+    return Entries(torch.from_numpy(np.require(registers, np.int64, ("C", "W"))))
 
 
 # Entry by entry.
@@ -158,12 +158,9 @@ def _scaled_array(o: Operands, x: Registers, factor: Any) -> Registers:
     return x if factor == 1 else o.emit(machine.MUL, x, factor)
 
 
-def _as_truth(o: Operands, x: Any) -> Registers:
+def as_truth(o: Operands, x: Any) -> Registers:
+    """1 where x is not zero."""
     return o.emit(machine.NOT, o.emit(machine.NOT, x))
-
-
-def _same(o: Operands, x: Any, *_: Any, **__: Any) -> Registers:
-    return o.of(x)
 
 
 def _masked_fill(o: Operands, x: Any, mask: Any, value: Any) -> Registers:
@@ -195,6 +192,17 @@ def _sum(o: Operands, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any
 def _mean(o: Operands, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Registers:  # noqa: ARG001
     count = int(np.prod([o.of(x).shape[axis] for axis in _axes(o.of(x).ndim, dim)]))
     return o.emit(machine.DIV, _reduced(o, machine.ADD, o.of(x), dim, keepdim, 0.0), float(count))
+
+
+def _var(
+    o: Operands, x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False
+) -> Registers:
+    axes = _axes(o.of(x).ndim, dim)
+    count = int(np.prod([o.of(x).shape[axis] for axis in axes]))
+    less = float(unbiased) if correction is None else float(correction)
+    away = o.emit(machine.SUB, x, _mean(o, x, axes, keepdim=True))
+    squares = _reduced(o, machine.ADD, o.emit(machine.MUL, away, away), axes, keepdim, 0.0)
+    return o.emit(machine.DIV, squares, max(count - less, 0.0))
 
 
 def _over(kind: int, empty: float = np.nan) -> Rule:
@@ -293,7 +301,8 @@ def _scatter(o: Operands, x: Any, dim: int, index: Any, source: Any) -> Register
     result = o.of(x).copy()
     places = _places(o, x).gather(dim, _known(index))
     values = o.of(source)
-    values = values[tuple(slice(0, size) for size in places.shape)] if values.ndim else values
+    if values.ndim == places.dim():
+        values = values[tuple(slice(0, size) for size in places.shape)]
     result.reshape(-1)[places.numpy()] = np.broadcast_to(values, tuple(places.shape))
     return result
 
@@ -317,7 +326,7 @@ RULES: dict[str, Rule] = {
     "gt": lambda o, x, y: o.emit(machine.LT, y, x),
     "ge": lambda o, x, y: o.emit(machine.LE, y, x),
     "ne": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, x, y)),
-    "logical_xor": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, _as_truth(o, x), _as_truth(o, y))),
+    "logical_xor": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, as_truth(o, x), as_truth(o, y))),
     "bitwise_xor": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, x, y)),
     "add": _add,
     "sub": _sub,
@@ -325,6 +334,9 @@ RULES: dict[str, Rule] = {
     "div": _div,
     "pow": _pow,
     "square": lambda o, x: o.emit(machine.MUL, x, x),
+    "log2": lambda o, x: o.emit(machine.DIV, o.emit(machine.LOG, x), np.log(2.0)),
+    "log10": lambda o, x: o.emit(machine.DIV, o.emit(machine.LOG, x), np.log(10.0)),
+    "exp2": lambda o, x: o.emit(machine.POW, 2.0, x),
     "reciprocal": lambda o, x: o.emit(machine.DIV, 1.0, x),
     "rsqrt": lambda o, x: o.emit(machine.DIV, 1.0, o.emit(machine.SQRT, x)),
     "clamp": _clamp,
@@ -342,6 +354,8 @@ RULES: dict[str, Rule] = {
     "masked_fill": _masked_fill,
     "sum": _sum,
     "mean": _mean,
+    "var": _var,
+    "std": lambda o, x, *rest, **options: o.emit(machine.SQRT, _var(o, x, *rest, **options)),
     "amax": _over(machine.MAXIMUM),
     "amin": _over(machine.MINIMUM),
     "prod": _over(machine.MUL, 1.0),
@@ -361,8 +375,6 @@ RULES: dict[str, Rule] = {
     "index_put": _index_put,
     "_index_put_impl": _index_put,
     "scatter": _scatter,
-    "_to_copy": _same,
-    "to": _same,
     "copy": lambda o, x, source, **_: np.broadcast_to(o.of(source), o.of(x).shape),
 }
 # Those that move entries: carried out on the numbers of the registers.

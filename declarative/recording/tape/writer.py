@@ -75,8 +75,9 @@ class Writer:
 
     def constants(self, values: Floats) -> Registers:
         """Those that hold these values."""
-        values = np.ascontiguousarray(values, dtype=np.float64)
-        bits, inverse = np.unique(values.reshape(-1).view(np.int64), return_inverse=True)
+        shape = np.shape(values)
+        flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+        bits, inverse = np.unique(flat.view(np.int64), return_inverse=True)
         found = np.empty(len(bits), dtype=np.int64)
         for i, (key, value) in enumerate(zip(bits.tolist(), bits.view(np.float64).tolist(), strict=True)):
             register = self._constants.get(key)
@@ -85,7 +86,7 @@ class Writer:
                 self._fixed[register], self._value[register] = True, value
                 self._constants[key] = register
             found[i] = register
-        return found[inverse].reshape(values.shape)
+        return found[inverse].reshape(shape)
 
     def number(self, value: float) -> Registers:
         """The one that holds a number."""
@@ -101,7 +102,7 @@ class Writer:
         """The registers with the results, for operands that broadcast."""
         arrays = np.broadcast_arrays(*operands)
         shape = arrays[0].shape
-        flat = [np.ascontiguousarray(x).reshape(-1) for x in arrays]
+        flat = [np.reshape(x, -1) for x in arrays]
         result = self._known(kind, *flat)
         open_ = result < 0
         fixed = open_ & np.logical_and.reduce([self._fixed[x] for x in flat])

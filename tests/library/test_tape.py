@@ -1,0 +1,235 @@
+"""Recorded functions as tapes: every instruction and every rule against torch, and what a tape may not do."""
+
+import pytest
+import torch
+
+from declarative import DeclarativeNode, Newton
+from declarative.linear.machine import INSTALLED
+from declarative.recording.tape import NotLowered, lowered
+from declarative.recording.trace import trace
+from declarative.torchside import without_vmap_warnings
+from tests.support.helpers import DOUBLE
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="tapes need Numba")
+SPECIAL = torch.tensor(
+    [0.0, -0.0, 1.0, -1.0, 0.3, -0.3, 2.5, -2.5, 1e-300, 1e300, torch.inf, -torch.inf, torch.nan], dtype=DOUBLE
+)
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def tape_of(function, *arguments, own=None):
+    """The tape of a function of a batch, from its first problem."""
+    own = (True,) * len(arguments) if own is None else own
+    one = [x[:1] if has else x for x, has in zip(arguments, own, strict=True)]
+    return lowered(trace(function, one), own)
+
+
+def same(found, expected, **tolerances):
+    return torch.allclose(
+        found.double(), expected.double(), equal_nan=True, **{"rtol": 1e-13, "atol": 0.0, **tolerances}
+    )
+
+
+UNARY = """neg abs sign sqrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil
+    isfinite isnan isinf logical_not square reciprocal rsqrt relu sigmoid sgn nan_to_num log2 log10 exp2 softmax
+    log_softmax logsumexp sinc""".split()
+BINARY = "add sub mul div maximum minimum atan2 lt le gt ge eq ne logical_and logical_or logical_xor pow".split()
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_a_function_of_one_number_is_that_of_torch(name):
+    dim = () if name not in ("softmax", "log_softmax", "logsumexp") else (-1,)
+    function = getattr(torch, name)
+    x = SPECIAL.repeat(3).unsqueeze(-1)
+    tape = tape_of(lambda x: function(x, *dim), x)
+    for count in (1, 2, len(x)):
+        assert same(tape([x[:count]], count), function(x[:count], *dim))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_function_of_two_numbers_is_that_of_torch(name):
+    a, b = (x.reshape(-1, 1).contiguous() for x in torch.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
+    function = getattr(torch, name)
+    assert same(tape_of(function, a, b)([a, b], len(a)), function(a, b))
+
+
+M = torch.randn(5, 5, dtype=DOUBLE, generator=generator())
+INDEX = torch.tensor([3, 0, 0, 4])
+FUNCTIONS = {
+    "sum": lambda x: x.sum(-1),
+    "sum of all": lambda x: x.sum((1,), keepdim=True),
+    "mean": lambda x: x.mean(-1),
+    "amax": lambda x: x.amax(-1),
+    "prod": lambda x: x.prod(-1),
+    "any": lambda x: (x > 0).any(-1),
+    "all": lambda x: (x > -1).all(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "matrix times vector": lambda x: x @ M,
+    "outer product": lambda x: (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1),
+    "batched product": lambda x: torch.bmm(x.view(-1, 1, 5), x.view(-1, 5, 1)).view(-1),
+    "einsum": lambda x: torch.einsum("bi,ij,bj->b", x, M, x),
+    "indexed": lambda x: x[:, INDEX],
+    "gathered": lambda x: x.gather(1, INDEX.expand(len(x), -1)),
+    "index_add": lambda x: x.new_zeros(len(x), 5).index_add(1, INDEX, x[:, :4]),
+    "scatter_reduce": lambda x: x.new_ones(len(x), 5).scatter_reduce(1, INDEX.expand(len(x), -1), x[:, :4], "amax"),
+    "put": lambda x: x.index_put((torch.arange(len(x)).unsqueeze(-1), INDEX), x[:, :4], accumulate=True),
+    "scattered": lambda x: x.scatter(1, torch.tensor([[2, 1]]).expand(len(x), -1), x[:, :2] * 3),
+    "cat, stack, slices": lambda x: torch.stack([torch.cat([x[:, 1:], x[:, :1]], 1), x.flip(-1)], -1)[..., 1:, :],
+    "diff and roll": lambda x: x.diff(dim=-1)[:, :3] * x.roll(1, -1)[:, :3],
+    "pad": lambda x: torch.nn.functional.pad(x, (1, 2)),
+    "where": lambda x: torch.where(x > 0, x, -2 * x),
+    "clamp": lambda x: x.clamp(-0.5, 0.5) + x.clamp(min=0.1) + x.clamp(max=0.2),
+    "powers": lambda x: x.abs() ** 1.7 + x**2 + x**3 + x.abs() ** -2 + 2**x + x.abs() ** x,
+    "softplus, gelu, silu": lambda x: sum(getattr(torch.nn.functional, f)(x) for f in ("softplus", "gelu", "silu")),
+    "smooth losses": lambda x: torch.nn.functional.huber_loss(x, torch.zeros_like(x), reduction="none"),
+    "triangles": lambda x: (x.unsqueeze(-1) * M).tril().triu(-1).sum(-1),
+    "diagonals": lambda x: torch.diag_embed(x).diagonal(dim1=-2, dim2=-1) + x,
+    "std": lambda x: x.std(-1),
+    "constants": lambda x: x * 0 + torch.eye(5, dtype=DOUBLE)[2] * 3 + 1,
+    "no dependence": lambda x: torch.ones_like(x),
+    "addmm": lambda x: torch.addmm(M[0], x, M, beta=2, alpha=0.5),
+    "two outputs": lambda x: (x.sin(), x.cos() > 0),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 11])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_tape_does_what_its_function_does(name, count):
+    function = FUNCTIONS[name]
+    x = torch.randn(11, 5, dtype=DOUBLE, generator=generator())
+    found, expected = tape_of(function, x)([x[:count]], count), function(x[:count])
+    for one, other in zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]:
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        assert same(one, other, rtol=1e-12, atol=1e-14)
+
+
+def derivatives(function, x):
+    def scalar(x):
+        return function(x.unsqueeze(0)).square().sum()
+
+    with without_vmap_warnings():
+        return torch.vmap(torch.func.grad(scalar))(x), torch.vmap(torch.func.jacrev(torch.func.grad(scalar)))(x)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("any", "all", "two outputs", "put")])
+def test_first_and_second_derivatives_are_written_too(name):
+    x = torch.randn(9, 5, dtype=DOUBLE, generator=generator())
+    tape = tape_of(lambda x: derivatives(FUNCTIONS[name], x), x)
+    for found, expected in zip(tape([x], 9), derivatives(FUNCTIONS[name], x), strict=True):
+        assert same(found, expected, rtol=1e-10, atol=1e-11)
+
+
+def test_shared_inputs_and_truth_values():
+    x, mask = torch.randn(10, 5, dtype=DOUBLE, generator=generator()), torch.tensor([True, False, True, True, False])
+
+    def function(x, w, mask):
+        return torch.where(mask, x * w, x).sum(-1)
+
+    tape = tape_of(function, x, M[0], mask, own=(True, False, False))
+    assert same(tape([x, M[0], mask], 10), function(x, M[0], mask))
+    assert same(tape([x, M[1], ~mask], 10), function(x, M[1], ~mask))  # nothing of the example is left in it
+
+
+def test_outputs_are_nobody_elses_memory():
+    x = torch.randn(3, 5, dtype=DOUBLE, generator=generator())
+    tape = tape_of(lambda x: (x, x + 0, torch.ones_like(x)), x)
+    before = x.clone()
+    for output in tape([x], 3):
+        output.fill_(7.0)
+    assert torch.equal(x, before)
+    assert torch.equal(tape([x], 3)[2], torch.ones_like(x))
+
+
+REFUSED = {
+    "linear systems": lambda x: torch.linalg.solve(torch.eye(5, dtype=DOUBLE) + x.unsqueeze(-1) * M, x),
+    "single precision": lambda x: x.float().sin().double(),
+    "whole numbers": lambda x: x.argmax(-1),
+    "sorting": lambda x: x.sort(-1).values,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_rule_is_refused(name):
+    x = torch.randn(2, 5, dtype=DOUBLE, generator=generator())
+    with pytest.raises(NotLowered):
+        tape_of(REFUSED[name], x)
+
+
+def test_a_node_with_such_functions_is_replayed_as_it_was():
+    x = torch.randn(4, 5, dtype=DOUBLE, generator=generator())
+
+    def objective(x, u):
+        return (u - x).square().sum() + torch.linalg.solve(M @ M.T + torch.eye(5, dtype=DOUBLE), u) @ u
+
+    nodes = [DeclarativeNode(objective, start=5, record=record) for record in (False, True)]
+    assert torch.allclose(nodes[0](x), nodes[1](x), rtol=1e-12, atol=1e-12)
+
+
+def test_captured_tensors_are_read_anew():
+    weight, places = torch.ones(3, dtype=DOUBLE), torch.tensor([0, 1, 2])
+    node = DeclarativeNode(
+        lambda x, u: (weight * (u - x[places]).square()).sum(), lambda _, u: u.sum() - 1, start=3, record=True
+    )
+    x = torch.randn(4, 3, dtype=DOUBLE, generator=generator())
+
+    def expected():
+        moved = x[:, places]
+        return moved + ((1 - moved.sum(-1, keepdim=True)) / (1 / weight).sum()) / weight
+
+    assert torch.allclose(node(x), expected())
+    weight.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    assert torch.allclose(node(x), expected())
+    places.copy_(torch.tensor([2, 0, 1]))  # whole numbers are in the tape: it is written anew
+    assert torch.allclose(node(x), expected())
+
+
+def test_one_tape_serves_batches_of_any_size():
+    calls = []
+
+    def objective(x, u):
+        calls.append(1)
+        return (u - x).square().sum() + u.cosh().sum()
+
+    node = DeclarativeNode(objective, lambda _, u: u.sum() - 1, start=5, record=True)
+    x = torch.randn(20, 5, dtype=DOUBLE, generator=generator())
+    whole = node(x)
+    for size in (1, 3, 20):
+        before = len(calls)
+        assert torch.allclose(node(x[:size]), whole[:size], rtol=1e-12, atol=1e-13)
+        assert len(calls) <= before + 1  # the functions are looked at once per shape, and not traced again
+
+
+@pytest.mark.parametrize("count", [1, 3, 70])
+@pytest.mark.parametrize("kind", ["equality", "bounds", "both", "nonlinear"])
+def test_iterations_without_python_are_those_with(monkeypatch, kind, count):
+    """A problem that ended gives its lane to another: none may see what another one has left there."""
+    constraints = {
+        "equality": {"equality": lambda _, u: u.square().sum() - 1},
+        "bounds": {"bounds": (-0.2, lambda x: x.abs())},
+        "both": {"equality": lambda _, u: u.sum() - 1, "inequality": lambda x, u: u - 0.5 - x.abs()},
+        "nonlinear": {"inequality": lambda x, u: u.square().sum() - 0.1 - x[0].square()},
+    }
+
+    def node():
+        return DeclarativeNode(
+            lambda x, u: (u - x).pow(4).sum() + u.cosh().sum() * x[1].abs() + u[0] * u[1],
+            **constraints[kind],
+            start=torch.full((4,), 0.3, dtype=DOUBLE),
+            solver=Newton(),
+            record=True,
+            on_failure="mask",
+        )
+
+    x = 2 * torch.randn(count, 4, dtype=DOUBLE, generator=generator())
+    fast = node().solve(x)
+    monkeypatch.setattr("declarative.solvers.native.Native._functions", lambda _: None)
+    slow = node().solve(x)
+    assert torch.equal(fast.iterations, slow.iterations)
+    assert torch.equal(fast.codes, slow.codes)
+    assert torch.allclose(fast.y, slow.y, rtol=1e-10, atol=1e-12)
+    assert fast.converged.all()
