@@ -13,21 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import require_flags
-from .boundary import refuse_batched_start
 from .derivatives import Derivatives
-from .evaluation import Evaluation
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import functions_of, has_objective, nesting_of
+from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
-from .implicit import Spec, apply
-from .inputs import check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
-from .modules import is_being_made
+from .implicit import Evaluation, Spec, evaluate
+from .inputs import Inputs, arrange, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
 from .problem import Function
 from .recording import Recordings
 from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
-from .starts import Start, check_start, warm_start
+from .starts import Start, check_start, refuse_batched_start, warm_start
 from .statement import as_solver, bind, make_problem, nest, nest_point, outline, owners, rule_for
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
@@ -112,11 +109,11 @@ class DeclarativeNode(nn.Module):
     def __init__(
         self,
         objective: Function | None = None,
-        equality: Function | None = None,
-        inequality: Function | None = None,
+        equality: Callable[..., Any] | None = None,
+        inequality: Callable[..., Any] | None = None,
         *,
         bounds: object = None,
-        residuals: Function | None = None,
+        residuals: Callable[..., Any] | None = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -238,7 +235,7 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             if without_values(xs):
-                return outline(self.spec.plan, self.prepare(*xs), self)
+                return outline(self.spec.plan, self._arranged(xs), self)
             found = self.evaluate(xs, start)
             y = found.solution.y.to(found.inputs.dtype)
         return nest_point(found.call.plan, y if found.inputs.batched else y[0])
@@ -352,7 +349,7 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             refuse_without_values(xs)
-            inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
+            inputs, plan = bind(self.spec.plan, self._arranged(xs), self)
             return report_structure(
                 Call(plan, inputs.in_dims, inputs.size, inputs.work, False, own=inputs.own), inputs.xs
             )
@@ -384,7 +381,7 @@ class DeclarativeNode(nn.Module):
         """
         refuse_without_values(xs)
         refuse_nested_forward_mode()
-        inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
+        inputs, plan = bind(self.spec.plan, self._arranged(xs), self)
         refuse_without_values(inputs.xs)
         warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
         refuse_batched_start(plan.problem, plan.start, inputs)
@@ -403,12 +400,13 @@ class DeclarativeNode(nn.Module):
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:
-            *tensors, workspace = apply(self.spec, call, *inputs.xs, *warm)
+            return evaluate(self.spec, call, inputs, warm)
         except SolverError as error:
             error.solution = nest(call, inputs.xs, error.solution)
             raise
-        solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
-        return Evaluation(self.spec, inputs, call, solution)
+
+    def _arranged(self, xs: Sequence[Tensor]) -> Inputs:
+        return arrange(self.prepare(*xs), self.spec.plan.in_dims)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""

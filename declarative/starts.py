@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .functions import UserFunction, functions_of, nesting_of
 from .inputs import Inputs, check_tensor, refuse_without_values
+from .problem import Batch, Function, Problem, flat
+from .remedies import batched_start_message
 from .solution import Solution
 from .torchside import flatten_tree, plain
 from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
@@ -99,8 +103,8 @@ def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
         raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
     if first is None:
         return None, start
-    flat = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
-    return first, flat if isinstance(start, list) else flat[0]  # type: ignore[return-value]
+    rows = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
+    return first, rows if isinstance(start, list) else rows[0]  # type: ignore[return-value]
 
 
 def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
@@ -218,6 +222,18 @@ def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tens
     return start
 
 
+def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
+    """For each problem, whether the functions and their first derivatives are finite at u.
+
+    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
+    may be minus infinity, which means no bound.
+    """
+    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
+    objective, values = batch.values(rows)
+    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
+
+
 def _called_start(
     start: Callable[..., Tensor],
     xs: tuple[Tensor, ...],
@@ -235,3 +251,47 @@ def _called_start(
     if not isinstance(value, Tensor):
         raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
     return value.detach().to(dtype)
+
+
+def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
+    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
+
+    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
+    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
+
+    Raises:
+        ValueError: there is such a tensor.
+    """
+    for one in start if isinstance(start, list) else [start]:
+        if isinstance(one, Tensor) and inputs.batched:
+            _refuse_rows(problem, one, inputs)
+
+
+def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
+    nesting = nesting_of(problem.objective)
+    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
+    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
+        return
+    for name, shape in parts.items():
+        own = zip(inputs.xs, inputs.in_dims, strict=True)
+        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
+        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
+            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
+
+
+def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
+    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
+    one, nesting = one_problem(inputs), nesting_of(problem.objective)
+    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
+    u = row.detach().to(device=one[0].device, dtype=inputs.work)
+    of_rows = None if nesting is None else nesting.of_rows()
+    try:
+        with torch.no_grad():
+            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
+    except Exception:  # the functions may raise anything
+        return False
+    return all(value.dim() <= (name != "objective") for name, value in values.items())
+
+
+def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
+    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function

@@ -12,15 +12,25 @@ from torch import Tensor, nn
 
 from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import NAMES, UserFunction, functions_of, has_objective, nesting_of, no_objective
+from .functions import (
+    NAMES,
+    UserFunction,
+    functions_of,
+    has_objective,
+    nesting_of,
+    no_objective,
+    owner_of,
+    refuse_cycle,
+    refuse_unusual,
+    take_weights,
+)
 from .gradients import Exact, Rule, as_rule
-from .inputs import Inputs, arrange
-from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
+from .inputs import Inputs
 from .problem import Problem
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .starts import Start, find_nesting, initial_points
-from .unknowns import Nesting
+from .unknowns import Nesting, Unknowns
 
 
 def make_problem(
@@ -114,10 +124,10 @@ def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[
     return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
 
 
-def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
+def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
     """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
-    inputs, belonging = arrange(xs, plan.in_dims), owners(plan.problem, vars(node)["_modules"])
-    if not belonging and plan.sizes is not None and plan.sizes.one_unknown:
+    belonging = owners(plan.problem, vars(node)["_modules"])
+    if not belonging and _has_one_unknown(plan):
         return inputs, plan
     nesting, start = find_nesting(plan.start, inputs)
     if not belonging and nesting is None:
@@ -138,6 +148,14 @@ def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Pla
         sizes=None if recordings is None else recordings.sizes,
     )
     return inputs.with_weights(tensors), plan
+
+
+def _has_one_unknown(plan: Plan) -> bool:
+    """Whether no start has to be asked how the unknowns are nested."""
+    if plan.sizes is not None and plan.sizes.one_unknown:
+        return True
+    starts = plan.start if isinstance(plan.start, list) else [plan.start]
+    return not any(callable(one) or isinstance(one, Unknowns) for one in starts)
 
 
 @dataclass(frozen=True)
@@ -200,9 +218,9 @@ def _with_multipliers_of_bounds(call: Call, solution: Solution) -> tuple[Solutio
     return dataclasses.replace(solution, inequality_multipliers=rows[:, :proper]), dict(zip(names, shaped, strict=True))
 
 
-def outline(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> Any:
+def outline(plan: Plan, inputs: Inputs, node: nn.Module) -> Any:
     """The output of a node for inputs that have no values: its shape, and the way that gradients take."""
-    inputs, plan = bind(plan, xs, node)
+    inputs, plan = bind(plan, inputs, node)
     y = torch.empty_like(_shape_only(plan, inputs))
     for x in inputs.xs:
         y = y + 0 * x.sum() if x.is_floating_point() else y

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..sizes import Sizes
+from ..boundary import Sizes
 from ..torchside import in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record
 from .trace import RecordingError, Trace, trace

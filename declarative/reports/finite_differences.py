@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..evaluation import Evaluation
 from ..forward import solve
 from ..gradients import RULES
-from ..implicit import without_failures
+from ..implicit import Evaluation, without_failures
 from ..problem import flat
 from ..theory.descent import pull_each
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..evaluation import Evaluation
 from ..gradients import RULES, Rule
+from ..implicit import Evaluation
 from ..inputs import check_incoming
 from ..structure import Point
 from ..table import as_html, as_text

@@ -164,7 +164,7 @@ RULES = [
         ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[one]",),
     ),
     Mutant(
-        "declarative/evaluation.py",
+        "declarative/implicit.py",
         "self.detached()._objective()",
         "self._objective()",
         "the objective of a masked problem is not a constant",
@@ -178,7 +178,7 @@ RULES = [
         ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
     ),
     Mutant(
-        "declarative/captured.py",
+        "declarative/functions.py",
         "return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()",
         "return ()",
         "the weights of captured modules may change between the passes",
