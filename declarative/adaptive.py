@@ -109,7 +109,7 @@ class Adaptive(Rule):
 
     With ``certified`` there are no probes: in every pass the cheap gradient is used if it is *proven* to descend for
     each problem of the batch (:func:`declarative.theory.certificate.certify`), and the exact one if not. For an input
-    that the batch shares nothing is proven. What it needs, and when it pays, is told there.
+    that the batch shares nothing is proven. What it needs, and when it pays, is said there.
 
     Args:
         cheap: the approximate rule, a name or an instance.

@@ -52,7 +52,7 @@ class Call:
     differentiable: bool
     warm: int = 0  # how many tensors after the inputs say where to start: a point (size, *shape), multipliers (size, k)
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
-    kinks: bool = True  # whether a derivative would be one-sided at a kink, which is told
+    kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
     own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
@@ -69,7 +69,7 @@ class Call:
         return dataclasses.replace(problem, bounds=problem.bounds.resolved(shape, device))
 
     def batch(self, xs: tuple[Tensor, ...], solution: Solution) -> Batch:
-        """The problems of this call, once a solution has told their sizes."""
+        """The problems of this call, whose sizes a solution gives."""
         p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
         shape = solution.y.shape[1:]
         problem = self.problem(shape, xs[0].device)
@@ -227,13 +227,13 @@ def _candidates(
 
 
 def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | None) -> list[Tensor]:
-    """The starts, moved to where the functions are defined if nothing but the shape of u was asked for."""
+    """The starts, moved to where the functions are defined if nothing but the shape of u was given."""
     if isinstance(call.plan.solver, ClosedForm) or given is not None:
         return starts
-    asked = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
+    given_starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
     return [
         defined_start(default_points(first), partial(is_defined, batch)) if isinstance(one, torch.Size) else first
-        for one, first in zip(asked, starts, strict=True)
+        for one, first in zip(given_starts, starts, strict=True)
     ]
 
 

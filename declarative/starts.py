@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functions import UserFunction, functions_of, nesting_of
 from .inputs import Inputs, check_tensor, refuse_without_values
-from .problem import Batch, Function, Problem, flat
-from .remedies import batched_start_message
+from .problem import Batch, flat
 from .solution import Solution
-from .torchside import flatten_tree, plain
+from .torchside import flatten_tree
 from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
 
 Nested = dict[str, Any] | tuple[Any, ...]
@@ -82,49 +79,11 @@ def _check_nested(start: object) -> Unknowns:
 
 
 def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | torch.Size:
-    """The start as a row; what is not told is filled up as if nothing were."""
+    """The start as a row; unknowns of which only the shape is given start where they would without the others."""
     if not any(isinstance(part, Tensor) for part in parts):
         return torch.Size([nesting.size])
     rows = [part if isinstance(part, Tensor) else _irregular_point(part) for part in parts]
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
-
-
-def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
-    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
-
-    Raises:
-        ValueError: several starts are for different unknowns.
-    """
-    starts = start if isinstance(start, list) else [start]
-    nestings = [_nesting_of(one, inputs) for one in starts]
-    first = nestings[0]
-    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
-        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
-        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
-    if first is None:
-        return None, start
-    rows = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
-    return first, rows if isinstance(start, list) else rows[0]  # type: ignore[return-value]
-
-
-def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
-    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
-
-
-def _nesting_of(start: OneStart | None, inputs: Inputs) -> Nesting | None:
-    if isinstance(start, Unknowns):
-        return start.nesting
-    if not callable(start):
-        return None
-    with torch.no_grad():
-        value = start(*one_problem(inputs))
-    return Nesting.of(value, "start") if is_nested(value) else None
-
-
-def one_problem(inputs: Inputs) -> list[Tensor]:
-    """The inputs of the first problem, as plain tensors; of a blank one if there is none."""
-    pairs = [(plain(x), dim) for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
 
 
 def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
@@ -251,47 +210,3 @@ def _called_start(
     if not isinstance(value, Tensor):
         raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
     return value.detach().to(dtype)
-
-
-def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
-    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
-
-    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
-    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
-
-    Raises:
-        ValueError: there is such a tensor.
-    """
-    for one in start if isinstance(start, list) else [start]:
-        if isinstance(one, Tensor) and inputs.batched:
-            _refuse_rows(problem, one, inputs)
-
-
-def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
-    nesting = nesting_of(problem.objective)
-    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
-    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
-        return
-    for name, shape in parts.items():
-        own = zip(inputs.xs, inputs.in_dims, strict=True)
-        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
-        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
-            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
-
-
-def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
-    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
-    one, nesting = one_problem(inputs), nesting_of(problem.objective)
-    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
-    u = row.detach().to(device=one[0].device, dtype=inputs.work)
-    of_rows = None if nesting is None else nesting.of_rows()
-    try:
-        with torch.no_grad():
-            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
-    except Exception:  # the functions may raise anything
-        return False
-    return all(value.dim() <= (name != "objective") for name, value in values.items())
-
-
-def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
-    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function

@@ -8,16 +8,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear import DiagonalHessianSystem, Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Inputs, Options
 from .projection import Projection, polar, pull_identity, radial_system
 from .settings import Number, Setting
-from .systems import DiagonalSystem
 
 
 def in_ball(x: Tensor, radius: Number, u: Tensor) -> Tensor:  # noqa: ARG001
@@ -121,7 +119,7 @@ def _ball_system(point: Point, kind: Kind) -> System:
 
 def _box_system(point: Point, kind: Kind) -> System:
     ones = torch.ones_like(point.u)
-    return BoxSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
+    return BoxSystem(ones, point.active) if kind == "full" else DiagonalHessianSystem(ones)
 
 
 class BoxSystem(System):

@@ -8,16 +8,15 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear import DiagonalHessianSystem, Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Inputs, Layer, Options
 from .projection import Projection, pull_identity
 from .settings import Number, Setting, visible
-from .systems import DiagonalSystem, OneConstraintSystem
+from .systems import InverseDiagonalSystem, OneConstraintSystem
 
 
 def sums_to_one(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
@@ -187,13 +186,13 @@ def _entropic_system(point: Point, kind: Kind, setting: Setting) -> System:
     _, temperature = setting.columns(point.batch.unshared().xs, point.u)
     inverse = point.u / temperature
     if kind != "full":
-        return DiagonalSystem(inverse)
+        return InverseDiagonalSystem(inverse)
     return OneConstraintSystem(1 / inverse, inverse.detach(), torch.ones_like(point.u), point.active)
 
 
 def _simplex_system(point: Point, kind: Kind) -> System:
     ones = torch.ones_like(point.u)
-    return SimplexSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
+    return SimplexSystem(ones, point.active) if kind == "full" else DiagonalHessianSystem(ones)
 
 
 class SimplexSystem(System):

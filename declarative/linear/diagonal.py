@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contract import Pair, Solve, System, rank_tolerance, times
+from .contract import Pair, Solve, System, bordered, rank_tolerance, times
 from .dense import DenseFactorisation
 
 
@@ -19,9 +19,7 @@ class DiagonalSystem(System):
         self.active = active
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        mask = self.active.to(z.dtype)
-        rows = self.jacobian * mask.unsqueeze(-1)
-        return self.diagonal * z + times(rows.mT, s), times(rows, z) - (1 - mask) * s
+        return bordered(self.diagonal * z, self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> DiagonalFactorisation:
         return DiagonalFactorisation(self.diagonal, self.jacobian, self.active, "the KKT matrix" if warn else None)
