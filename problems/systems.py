@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative.linear import Pair, Solve, System
+from declarative.linear import DiagonalHessianSystem, Pair, Solve, System
+from declarative.structure import Kind, Point
 
 
 def largest_or_one(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
@@ -31,6 +32,21 @@ class InverseDiagonalSystem(System):
             return self.inverse * r, torch.zeros_like(t)
 
         return solve
+
+
+class IdentitySystem(System):
+    """Abstract: H = I, with constraints that a subclass multiplies and solves with."""
+
+    def __init__(self, ones: Tensor, active: Tensor) -> None:  # (batch, m), (batch, k)
+        super().__init__(ones, active)
+        self.ones = ones
+        self.active = active
+
+    @classmethod
+    def at(cls, point: Point, kind: Kind) -> System:
+        """The system of a rule; constraints that are linear leave H as it is."""
+        ones = torch.ones_like(point.u)
+        return cls(ones, point.active) if kind == "full" else DiagonalHessianSystem(ones)
 
 
 class OneConstraintSystem(System):
