@@ -43,16 +43,9 @@ def linear_equality(Q: Tensor, q: Tensor, A: Tensor, b: Tensor, *rest: Tensor) -
     return A @ rest[-1] - b
 
 
-def linear_inequality(
-    Q: Tensor,  # noqa: ARG001
-    q: Tensor,  # noqa: ARG001
-    A: Tensor,  # noqa: ARG001
-    b: Tensor,  # noqa: ARG001
-    G: Tensor,
-    h: Tensor,
-    u: Tensor,
-) -> Tensor:
+def linear_inequality(*arguments: Tensor) -> Tensor:
     """G u - h."""
+    *_, G, h, u = arguments
     return G @ u - h
 
 
