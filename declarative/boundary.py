@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .functions import UserFunction, as_written, count_weights, functions_of, has_objective, nesting_of
-from .inputs import Inputs
-from .operations import Ancestry
+from .functions import as_written, count_weights, functions_of, has_objective, nesting_of
 from .problem import Batch, Function, Problem, flat
 from .remedies import (
     BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
-    batched_start_message,
     captured_message,
     corners_message,
     equations_message,
@@ -27,14 +24,92 @@ from .remedies import (
     steps_message,
 )
 from .solution import Status
-from .starts import Start, one_problem
-from .torchside import has_tangent, in_transform, is_mapped, versions
-from .unknowns import Nesting
+from .torchside import has_tangent, in_transform, is_mapped, rounding_mode, versions
 
+KINDS = 256  # of inputs whose sizes are remembered; beyond that all are forgotten
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
+Node = torch.autograd.graph.Node
+
+STEPS = {"Round": "round", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc", "Sign": "sign", "Sgn": "sgn"}
+"""Operations whose derivative is zero wherever it exists, by their names in the graph."""
+
+CORNERS = {
+    "Abs": "abs",
+    "Relu": "relu",
+    "LeakyRelu": "leaky_relu",
+    "PreluKernel": "prelu",
+    "Hardtanh": "hardtanh",
+    "Hardsigmoid": "hardsigmoid",
+    "Hardswish": "hardswish",
+    "Softshrink": "softshrink",
+    "Hardshrink": "hardshrink",
+    "Threshold": "threshold",
+    "Clamp": "clamp",
+    "ClampMin": "clamp",
+    "ClampMax": "clamp",
+    "Maximum": "maximum",
+    "Minimum": "minimum",
+    "Fmax": "fmax",
+    "Fmin": "fmin",
+    "Max": "max",
+    "Min": "min",
+    "Amax": "amax",
+    "Amin": "amin",
+    "Aminmax": "aminmax",
+    "Cummax": "cummax",
+    "Cummin": "cummin",
+    "Sort": "sort",
+    "Topk": "topk",
+    "Median": "median",
+    "Kthvalue": "kthvalue",
+    "MaxPool2DWithIndices": "max_pool",
+    "LinalgVectorNorm": "norm",
+    "Norm": "norm",
+    "Cdist": "cdist",
+    "Pdist": "pdist",
+    "LinalgSvd": "svd",
+    "MultiMarginLoss": "multi_margin_loss",
+    "Where": "where",
+    "Remainder": "remainder",
+    "Fmod": "fmod",
+    "Frac": "frac",
+}
+"""Operations whose derivative jumps somewhere, or which jump themselves, by their names in the graph."""
 
 
-def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
+class Size(NamedTuple):
+    """What a problem consists of: an unknown of this shape, p equalities and q inequalities, bounds included."""
+
+    shape: torch.Size
+    p: int
+    q: int
+
+
+class Sizes:
+    """The sizes found so far: a cache, not a state. Copies and pickles of a node start with an empty one.
+
+    With ``one_unknown``, no start has to be asked how the unknowns are nested.
+    """
+
+    def __init__(self, one_unknown: bool = False) -> None:
+        self.one_unknown = one_unknown
+        self._found: dict[Hashable, Size] = {}
+
+    def get(self, kind: Hashable) -> Size | None:
+        """The size of problems with inputs of this kind, if they have been looked at."""
+        return self._found.get(kind)
+
+    def put(self, kind: Hashable, size: Size) -> None:
+        """Remember it."""
+        if len(self._found) >= KINDS:
+            self._found.clear()
+        self._found[kind] = size
+
+    def __reduce__(self) -> tuple[type[Sizes], tuple[bool]]:
+        return Sizes, (self.one_unknown,)
+
+
+def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
 
     Args:
@@ -43,7 +118,7 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
         gradients: whether gradients are recorded around the node's call. If not, captured tensors are constants.
 
     Returns:
-        The batch with the constraints counted.
+        The number of equalities and of inequalities, without bounds.
 
     Raises:
         ValueError, TypeError: a function returns the wrong thing, does not depend on u, or reaches a tensor that
@@ -67,7 +142,7 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> Batch:
         raise ValueError(equations_message(counts["equality"], batch.m))
     if gradients and batch.problem.bounds is not None:
         _refuse_captured_bounds(batch, batch.problem.bounds, u)
-    return dataclasses.replace(batch, p=counts["equality"], q=counts["inequality"] + batch.bounds)
+    return counts["equality"], counts["inequality"]
 
 
 def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
@@ -163,62 +238,6 @@ def corner_hint(batch: Batch, u: Tensor, codes: Tensor) -> str:  # (size, *shape
     return corners_message(corners(batch, u)) if given_up else ""
 
 
-def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
-    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
-
-    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
-    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
-
-    Raises:
-        ValueError: there is such a tensor.
-    """
-    for one in start if isinstance(start, list) else [start]:
-        if isinstance(one, Tensor) and inputs.batched:
-            _refuse_rows(problem, one, inputs)
-
-
-def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
-    nesting = nesting_of(problem.objective)
-    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
-    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
-        return
-    for name, shape in parts.items():
-        own = zip(inputs.xs, inputs.in_dims, strict=True)
-        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
-        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
-            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
-
-
-def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
-    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
-    one, nesting = one_problem(inputs), nesting_of(problem.objective)
-    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
-    u = row.detach().to(device=one[0].device, dtype=inputs.work)
-    of_rows = None if nesting is None else nesting.of_rows()
-    try:
-        with torch.no_grad():
-            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
-    except Exception:  # the functions may raise anything
-        return False
-    return all(value.dim() <= (name != "objective") for name, value in values.items())
-
-
-def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
-    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function
-
-
-def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
-    """For each problem, whether the functions and their first derivatives are finite at u.
-
-    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
-    may be minus infinity, which means no bound.
-    """
-    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
-    objective, values = batch.values(rows)
-    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
-
-
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
     for name, function in functions_of(problem).items():
@@ -226,3 +245,72 @@ def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[in
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
             raise ValueError(captured_message(name, as_written(function), []))
+
+
+class Ancestry:
+    """The operations and the leaf tensors that a value was computed from.
+
+    Example:
+        >>> import torch
+        >>> u, w = torch.tensor([1.2, -0.3], requires_grad=True), torch.ones(2, requires_grad=True)
+        >>> ancestry = Ancestry((u.round() + w * u.abs()).sum())
+        >>> len(ancestry.leaves), ancestry.corners(u), ancestry.only_steps(u)
+        (2, ['abs', 'round'], [])
+        >>> Ancestry((u.round() + w.abs()).sum()).only_steps(u)
+        ['round']
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        self._last = value.grad_fn
+        self._users: dict[Node, list[Node]] = {}  # in reverse: which operations use the result of one
+        self._leaves: list[tuple[Tensor, Node]] = []
+        todo = [] if value.grad_fn is None else [value.grad_fn]
+        self._users.update((node, []) for node in todo)
+        while todo:
+            node = todo.pop()
+            if hasattr(node, "variable"):
+                self._leaves.append((node.variable, node))
+            for parent, _ in node.next_functions:
+                if parent is None:
+                    continue
+                if parent not in self._users:
+                    self._users[parent] = []
+                    todo.append(parent)
+                self._users[parent].append(node)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors that require a gradient and were not computed themselves."""
+        return [leaf for leaf, _ in self._leaves]
+
+    def corners(self, leaf: Tensor) -> list[str]:
+        """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
+        names = (CORNERS.get(_name(node)) or _step(node) for node in self._between(leaf))
+        return sorted({name for name in names if name is not None})
+
+    def only_steps(self, leaf: Tensor) -> list[str]:
+        """The operations with a derivative of zero, if there is no way from a leaf to the value around them."""
+        steps = {step for node in self._users if (step := _step(node)) is not None}
+        if not steps or self._last in self._between(leaf, lambda node: _step(node) is None):
+            return []
+        return sorted({step for node in self._between(leaf) if (step := _step(node)) is not None})
+
+    def _between(self, leaf: Tensor, passable: Callable[[Node], bool] = lambda _: True) -> set[Node]:
+        """The operations that use a leaf, or a result of one that does."""
+        found: set[Node] = set()
+        todo = [node for tensor, node in self._leaves if tensor is leaf]
+        while todo:
+            node = todo.pop()
+            if node not in found and passable(node):
+                found.add(node)
+                todo.extend(self._users[node])
+        return found
+
+
+def _name(node: Node) -> str:
+    return node.name().split("Backward")[0]
+
+
+def _step(node: Node) -> str | None:
+    rounding = rounding_mode(node)
+    return STEPS.get(_name(node)) if rounding is None else f"div(rounding_mode={rounding!r})"

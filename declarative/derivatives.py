@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .structure import Point
 
-__all__ = ["Derivatives", "Point"]
-
 
 @dataclass(frozen=True)
 class Derivatives:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .boundary import corner_hint, inspect, is_defined, refuse_captured
+from .boundary import Size, Sizes, corner_hint, inspect, refuse_captured
 from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
@@ -19,13 +19,11 @@ from .linear import DENSE, total
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings
-from .remedies import IN_PLACE
-from .sizes import Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .starts import Start, default_points, defined_start, initial_points
+from .starts import Start, default_points, defined_start, initial_points, is_defined
 from .structure import Layouts, Structure, holds
-from .torchside import own_memory, plain, versions, without_saved_tensor_hooks
+from .torchside import own_memory, plain, without_saved_tensor_hooks
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Call:
     differentiable: bool
     warm: int = 0  # how many tensors after the inputs say where to start: a point (size, *shape), multipliers (size, k)
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
-    kinks: bool = True  # whether a derivative would be one-sided at a kink, which is told
+    kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
     own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
@@ -71,7 +69,7 @@ class Call:
         return dataclasses.replace(problem, bounds=problem.bounds.resolved(shape, device))
 
     def batch(self, xs: tuple[Tensor, ...], solution: Solution) -> Batch:
-        """The problems of this call, once a solution has told their sizes."""
+        """The problems of this call, whose sizes a solution gives."""
         p, q = solution.multipliers.shape[-1], solution.inequality_multipliers.shape[-1]
         shape = solution.y.shape[1:]
         problem = self.problem(shape, xs[0].device)
@@ -206,10 +204,10 @@ def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor, known: Size | 
     problem = call.problem(shape, first.device)
     batch = Batch(problem, xs, call.in_dims, call.size, shape, 0, 0, call.plan.recordings)
     if known is None or known.shape != shape:
-        batch = inspect(batch, first, call.gradients)
+        p, proper = inspect(batch, first, call.gradients)
+        known = Size(shape, p, proper + batch.bounds)
         if call.plan.sizes is not None:
-            call.plan.sizes.put(_kind(call, xs), Size(shape, batch.p, batch.q))
-        return batch
+            call.plan.sizes.put(_kind(call, xs), known)
     return dataclasses.replace(batch, p=known.p, q=known.q)
 
 
@@ -219,7 +217,7 @@ def _candidates(
     """Where the solver starts, once or several times, or, for a closed form, the solution."""
     solver = call.plan.solver
     if isinstance(solver, ClosedForm):
-        return [_formula(call, solver, xs)]
+        return [solver.points(xs, call.in_dims, call.size, call.work)]
     if start is not None:
         return [_matching(call, xs, start)]
     if known is not None and not solver.needs_start:
@@ -229,13 +227,13 @@ def _candidates(
 
 
 def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | None) -> list[Tensor]:
-    """The starts, moved to where the functions are defined if nothing but the shape of u was asked for."""
+    """The starts, moved to where the functions are defined if nothing but the shape of u was given."""
     if isinstance(call.plan.solver, ClosedForm) or given is not None:
         return starts
-    asked = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
+    given_starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
     return [
         defined_start(default_points(first), partial(is_defined, batch)) if isinstance(one, torch.Size) else first
-        for one, first in zip(asked, starts, strict=True)
+        for one, first in zip(given_starts, starts, strict=True)
     ]
 
 
@@ -246,28 +244,6 @@ def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
     if start.shape != shape:
         raise ValueError(f"start must have shape {tuple(shape)}, like the node's output, but has {tuple(start.shape)}.")
     return start
-
-
-def _formula(call: Call, solver: ClosedForm, xs: tuple[Tensor, ...]) -> Tensor:
-    before = versions(xs)
-    y: object = solver.function(*xs)
-    if versions(xs) != before:
-        raise ValueError(f"the closed form {IN_PLACE}")
-    if not isinstance(y, Tensor):
-        several = "; for several unknowns, tell their shapes with start=" if isinstance(y, dict | tuple | list) else ""
-        raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}{several}.")
-    if all(dim is None for dim in call.in_dims):
-        y = y.unsqueeze(0)
-    if y.dim() == 0 or y.shape[0] != call.size:
-        raise ValueError(
-            f"the closed form must return one solution per problem, shape ({call.size}, ...), but returned "
-            f"{tuple(y.shape)}."
-        )
-    if not y.is_floating_point():
-        raise TypeError(f"the closed form must return a floating-point tensor, but returned {y.dtype}.")
-    if 0 in y.shape[1:]:
-        raise ValueError(f"the closed form returned shape {tuple(y.shape)}: u must have at least one entry.")
-    return y.to(call.work, copy=True)  # a formula may return one of its inputs
 
 
 def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:

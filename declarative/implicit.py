@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .captured import Captured
 from .forward import Call, Plan, Workspace, solve
+from .functions import CapturedVersions
 from .gradients import Rule
+from .inputs import Inputs
 from .linear import full_precision
-from .problem import flat
+from .problem import Batch, flat
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
@@ -68,7 +69,7 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
-        ctx.captured = Captured.by(ctx.call.plan.problem)
+        ctx.captured = CapturedVersions.by(ctx.call.plan.problem)
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
@@ -156,6 +157,63 @@ def apply(spec: Spec, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
     """The Function, with a type."""
     result: tuple[Any, ...] = Implicit.apply(spec, call, *tensors)  # type: ignore[no-untyped-call]
     return result
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The inputs of a call, what was done with them, and the solutions: flat, and batch first.
+
+    Attributes:
+        spec: the configuration of the node.
+        inputs: those of the call, and the tensors of modules.
+        call: how they were solved.
+        solution: the solutions, differentiable like those of the node.
+    """
+
+    spec: Spec
+    inputs: Inputs
+    call: Call
+    solution: Solution
+
+    @property
+    def batch(self) -> Batch:
+        """The problems."""
+        return self.call.batch(self.inputs.xs, self.solution)
+
+    def point(self) -> Point:
+        """The problems at their solutions."""
+        return self.spec.point(self.call, self.inputs.xs, self.solution)
+
+    def without_failures(self) -> Evaluation:
+        """The same with a copy of a solved problem in the place of each failed one; there must be a solved one."""
+        if bool(self.solution.converged.all()):
+            return self
+        xs, solution = without_failures(self.call, self.inputs.xs, self.solution)
+        return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, xs=xs), solution=solution)
+
+    def detached(self) -> Evaluation:
+        """The same with inputs and solutions that nothing is differentiated through."""
+        xs = tuple(x.detach() for x in self.inputs.xs)
+        solution = dataclasses.replace(self.solution, y=self.solution.y.detach())
+        return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, xs=xs), solution=solution)
+
+    def objective(self) -> Tensor:  # (size,)
+        """f at the solutions, differentiable; that of a masked problem is a constant."""
+        if not self.inputs.size:
+            return self.solution.residual
+        if self.call.plan.on_failure == "raise":
+            return self._objective()
+        return torch.where(self.solution.converged, self.without_failures()._objective(), self.detached()._objective())
+
+    def _objective(self) -> Tensor:
+        return self.batch.objective(flat(self.solution.y))
+
+
+def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()) -> Evaluation:
+    """Carry out a call; ``warm`` says where to start."""
+    *tensors, workspace = apply(spec, call, *inputs.xs, *warm)
+    solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
+    return Evaluation(spec, inputs, call, solution)
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:

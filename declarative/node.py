@@ -12,23 +12,20 @@ from typing import Any, Literal, Self, TypeVar, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from . import statement
 from .arguments import require_flags
-from .boundary import refuse_batched_start
 from .derivatives import Derivatives
-from .evaluation import Evaluation
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import functions_of, has_objective, nesting_of
+from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
-from .implicit import Spec, apply
-from .inputs import check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
-from .modules import is_being_made
+from .implicit import Evaluation, Spec, evaluate
+from .inputs import Inputs, arrange, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
 from .problem import Function
 from .recording import Recordings
 from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
 from .starts import Start, check_start, warm_start
-from .statement import as_solver, bind, make_problem, nest, nest_point, outline, owners, rule_for
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
@@ -112,11 +109,11 @@ class DeclarativeNode(nn.Module):
     def __init__(
         self,
         objective: Function | None = None,
-        equality: Function | None = None,
-        inequality: Function | None = None,
+        equality: Callable[..., Any] | None = None,
+        inequality: Callable[..., Any] | None = None,
         *,
         bounds: object = None,
-        residuals: Function | None = None,
+        residuals: Callable[..., Any] | None = None,
         solver: str | Solver | Callable[..., Tensor] | None = None,
         gradient: str | Rule = "exact",
         start: Start = None,
@@ -128,7 +125,7 @@ class DeclarativeNode(nn.Module):
         hessian: Structure | None = None,
     ) -> None:
         super().__init__()
-        problem = make_problem(objective, equality, inequality, bounds=bounds, residuals=residuals)
+        problem = statement.make_problem(objective, equality, inequality, bounds=bounds, residuals=residuals)
         if hessian is not None:
             warnings.warn("hessian= is now called structure=.", DeprecationWarning, stacklevel=2)
             structure = hessian
@@ -142,7 +139,7 @@ class DeclarativeNode(nn.Module):
         recordings = Recordings(record == "inductor") if record else None
         plan = Plan(
             problem=problem,
-            solver=as_solver(solver),
+            solver=statement.as_solver(solver),
             start=check_start(start),
             in_dims=check_in_dims(in_dims),
             on_failure=on_failure,
@@ -151,7 +148,7 @@ class DeclarativeNode(nn.Module):
             layouts=None if system is not None else Layouts(),
             sizes=None if recordings is None else recordings.sizes,
         )
-        self.spec = Spec(plan, rule_for(problem, gradient), system)
+        self.spec = Spec(plan, statement.rule_for(problem, gradient), system)
         if system is not None and not callable(system):
             raise TypeError(f"system must be a function of (point, kind), but is {type(system).__name__}.")
         if plan.solver.needs_start and start is None:
@@ -159,7 +156,7 @@ class DeclarativeNode(nn.Module):
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
                 "function (*xs) -> u for one problem."
             )
-        for name, owner in owners(problem, {}).items():
+        for name, owner in statement.owners(problem, {}).items():
             if owner is not self and not is_being_made(owner):
                 self.add_module(name, owner)
 
@@ -192,7 +189,7 @@ class DeclarativeNode(nn.Module):
             >>> torch.autograd.grad(node.with_gradient("curvature")(x)[0, 0], x)[0]
             tensor([[0.2000, 0.0000]])
         """
-        return self._with(rule=rule_for(self.spec.plan.problem, gradient))
+        return self._with(rule=statement.rule_for(self.spec.plan.problem, gradient))
 
     def with_plan(self, **changes: Any) -> Self:
         """The same node, solved in another way.
@@ -238,10 +235,10 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             if without_values(xs):
-                return outline(self.spec.plan, self.prepare(*xs), self)
+                return statement.outline(self.spec.plan, self._arranged(xs), self)
             found = self.evaluate(xs, start)
             y = found.solution.y.to(found.inputs.dtype)
-        return nest_point(found.call.plan, y if found.inputs.batched else y[0])
+        return statement.nest_point(found.call.plan, y if found.inputs.batched else y[0])
 
     @_opaque
     def solve(self, *xs: Tensor, start: Any = None) -> Solution:
@@ -264,7 +261,7 @@ class DeclarativeNode(nn.Module):
             found = self.evaluate(xs, start)
             rows = found.solution.stacked().detach()
             solution = dataclasses.replace(found.solution, objective=found.objective(), rows=rows)
-            solution = nest(found.call, found.inputs.xs, solution)
+            solution = statement.nest(found.call, found.inputs.xs, solution)
         return solution.as_given(found.inputs.dtype, found.inputs.batched)
 
     @_opaque
@@ -352,7 +349,7 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             refuse_without_values(xs)
-            inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
+            inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
             return report_structure(
                 Call(plan, inputs.in_dims, inputs.size, inputs.work, False, own=inputs.own), inputs.xs
             )
@@ -384,10 +381,10 @@ class DeclarativeNode(nn.Module):
         """
         refuse_without_values(xs)
         refuse_nested_forward_mode()
-        inputs, plan = bind(self.spec.plan, self.prepare(*xs), self)
+        inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
         refuse_without_values(inputs.xs)
         warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
-        refuse_batched_start(plan.problem, plan.start, inputs)
+        statement.refuse_batched_start(plan.problem, plan.start, inputs)
         gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
         call = Call(
             plan,
@@ -403,12 +400,13 @@ class DeclarativeNode(nn.Module):
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:
-            *tensors, workspace = apply(self.spec, call, *inputs.xs, *warm)
+            return evaluate(self.spec, call, inputs, warm)
         except SolverError as error:
-            error.solution = nest(call, inputs.xs, error.solution)
+            error.solution = statement.nest(call, inputs.xs, error.solution)
             raise
-        solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
-        return Evaluation(self.spec, inputs, call, solution)
+
+    def _arranged(self, xs: Sequence[Tensor]) -> Inputs:
+        return arrange(self.prepare(*xs), self.spec.plan.in_dims)
 
     def extra_repr(self) -> str:
         """What the node consists of, for ``print(node)``."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from .inputs import Inputs, check_tensor, refuse_without_values
+from .problem import Batch, flat
 from .solution import Solution
-from .torchside import flatten_tree, plain
+from .torchside import flatten_tree
 from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
 
 Nested = dict[str, Any] | tuple[Any, ...]
@@ -78,49 +79,11 @@ def _check_nested(start: object) -> Unknowns:
 
 
 def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | torch.Size:
-    """The start as a row; what is not told is filled up as if nothing were."""
+    """The start as a row; unknowns of which only the shape is given start where they would without the others."""
     if not any(isinstance(part, Tensor) for part in parts):
         return torch.Size([nesting.size])
     rows = [part if isinstance(part, Tensor) else _irregular_point(part) for part in parts]
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
-
-
-def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
-    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
-
-    Raises:
-        ValueError: several starts are for different unknowns.
-    """
-    starts = start if isinstance(start, list) else [start]
-    nestings = [_nesting_of(one, inputs) for one in starts]
-    first = nestings[0]
-    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
-        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
-        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
-    if first is None:
-        return None, start
-    flat = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
-    return first, flat if isinstance(start, list) else flat[0]  # type: ignore[return-value]
-
-
-def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
-    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
-
-
-def _nesting_of(start: OneStart | None, inputs: Inputs) -> Nesting | None:
-    if isinstance(start, Unknowns):
-        return start.nesting
-    if not callable(start):
-        return None
-    with torch.no_grad():
-        value = start(*one_problem(inputs))
-    return Nesting.of(value, "start") if is_nested(value) else None
-
-
-def one_problem(inputs: Inputs) -> list[Tensor]:
-    """The inputs of the first problem, as plain tensors; of a blank one if there is none."""
-    pairs = [(plain(x), dim) for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
 
 
 def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
@@ -216,6 +179,18 @@ def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tens
         start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
         found = found | better
     return start
+
+
+def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
+    """For each problem, whether the functions and their first derivatives are finite at u.
+
+    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
+    may be minus infinity, which means no bound.
+    """
+    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
+    objective, values = batch.values(rows)
+    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
 
 
 def _called_start(

@@ -12,15 +12,27 @@ from torch import Tensor, nn
 
 from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import NAMES, UserFunction, functions_of, has_objective, nesting_of, no_objective
+from .functions import (
+    NAMES,
+    UserFunction,
+    functions_of,
+    has_objective,
+    nesting_of,
+    no_objective,
+    owner_of,
+    refuse_cycle,
+    refuse_unusual,
+    take_weights,
+)
 from .gradients import Exact, Rule, as_rule
-from .inputs import Inputs, arrange
-from .modules import owner_of, refuse_cycle, refuse_unusual, take_weights
-from .problem import Problem
+from .inputs import Inputs
+from .problem import Function, Problem
+from .remedies import batched_start_message
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .starts import Start, find_nesting, initial_points
-from .unknowns import Nesting
+from .starts import OneStart, Start, initial_points
+from .torchside import plain
+from .unknowns import Nesting, Unknowns, is_nested
 
 
 def make_problem(
@@ -114,12 +126,12 @@ def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[
     return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
 
 
-def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Plan]:
+def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
     """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
-    inputs, belonging = arrange(xs, plan.in_dims), owners(plan.problem, vars(node)["_modules"])
-    if not belonging and plan.sizes is not None and plan.sizes.one_unknown:
+    belonging = owners(plan.problem, vars(node)["_modules"])
+    if not belonging and _has_one_unknown(plan):
         return inputs, plan
-    nesting, start = find_nesting(plan.start, inputs)
+    nesting, start = _find_nesting(plan.start, inputs)
     if not belonging and nesting is None:
         return inputs, plan
     refuse_cycle(node, belonging)
@@ -138,6 +150,52 @@ def bind(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> tuple[Inputs, Pla
         sizes=None if recordings is None else recordings.sizes,
     )
     return inputs.with_weights(tensors), plan
+
+
+def _has_one_unknown(plan: Plan) -> bool:
+    """Whether no start has to be asked how the unknowns are nested."""
+    if plan.sizes is not None and plan.sizes.one_unknown:
+        return True
+    starts = plan.start if isinstance(plan.start, list) else [plan.start]
+    return not any(callable(one) or isinstance(one, Unknowns) for one in starts)
+
+
+def _find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
+    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
+
+    Raises:
+        ValueError: several starts are for different unknowns.
+    """
+    starts = start if isinstance(start, list) else [start]
+    nestings = [_nesting_of(one, inputs) for one in starts]
+    first = nestings[0]
+    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
+        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
+        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
+    if first is None:
+        return None, start
+    rows = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
+    return first, rows if isinstance(start, list) else rows[0]  # type: ignore[return-value]
+
+
+def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
+    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
+
+
+def _nesting_of(start: OneStart | None, inputs: Inputs) -> Nesting | None:
+    if isinstance(start, Unknowns):
+        return start.nesting
+    if not callable(start):
+        return None
+    with torch.no_grad():
+        value = start(*_one_problem(inputs))
+    return Nesting.of(value, "start") if is_nested(value) else None
+
+
+def _one_problem(inputs: Inputs) -> list[Tensor]:
+    """The inputs of the first problem, as plain tensors; of a blank one if there is none."""
+    pairs = [(plain(x), dim) for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
+    return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
 
 
 @dataclass(frozen=True)
@@ -164,6 +222,50 @@ def _flat_starts(start: Start, own: int, nesting: Nesting | None) -> Start:
     if isinstance(start, list):
         return [_Flat(one, own, nesting, "start") if callable(one) else one for one in start]
     return _Flat(start, own, nesting, "start") if callable(start) else start
+
+
+def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
+    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
+
+    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
+    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
+
+    Raises:
+        ValueError: there is such a tensor.
+    """
+    for one in start if isinstance(start, list) else [start]:
+        if isinstance(one, Tensor) and inputs.batched:
+            _refuse_rows(problem, one, inputs)
+
+
+def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
+    nesting = nesting_of(problem.objective)
+    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
+    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
+        return
+    for name, shape in parts.items():
+        own = zip(inputs.xs, inputs.in_dims, strict=True)
+        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
+        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
+            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
+
+
+def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
+    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
+    one, nesting = _one_problem(inputs), nesting_of(problem.objective)
+    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
+    u = row.detach().to(device=one[0].device, dtype=inputs.work)
+    of_rows = None if nesting is None else nesting.of_rows()
+    try:
+        with torch.no_grad():
+            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
+    except Exception:  # the functions may raise anything
+        return False
+    return all(value.dim() <= (name != "objective") for name, value in values.items())
+
+
+def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
+    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function
 
 
 def nest_point(plan: Plan, y: Tensor) -> Any:
@@ -200,9 +302,9 @@ def _with_multipliers_of_bounds(call: Call, solution: Solution) -> tuple[Solutio
     return dataclasses.replace(solution, inequality_multipliers=rows[:, :proper]), dict(zip(names, shaped, strict=True))
 
 
-def outline(plan: Plan, xs: Sequence[Tensor], node: nn.Module) -> Any:
+def outline(plan: Plan, inputs: Inputs, node: nn.Module) -> Any:
     """The output of a node for inputs that have no values: its shape, and the way that gradients take."""
-    inputs, plan = bind(plan, xs, node)
+    inputs, plan = bind(plan, inputs, node)
     y = torch.empty_like(_shape_only(plan, inputs))
     for x in inputs.xs:
         y = y + 0 * x.sum() if x.is_floating_point() else y

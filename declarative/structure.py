@@ -180,7 +180,7 @@ class Layouts:
         Raises:
             ValueError: it has to be sparse, and cannot be.
         """
-        if structure not in ("auto", "sparse") or (structure == "auto" and batch.m + batch.k < SPARSE):
+        if structure not in ("auto", "sparse") or (structure == "auto" and u.shape[-1] + batch.p + batch.q < SPARSE):
             return DENSE
         key = shapes_of(batch)
         if key not in self._known:

@@ -8,16 +8,15 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Inputs, Options
 from .projection import Projection, polar, pull_identity, radial_system
 from .settings import Number, Setting
-from .systems import DiagonalSystem
+from .systems import IdentitySystem
 
 
 def in_ball(x: Tensor, radius: Number, u: Tensor) -> Tensor:  # noqa: ARG001
@@ -119,18 +118,8 @@ def _ball_system(point: Point, kind: Kind) -> System:
     return radial_system(point, kind, 1 / (1 - point.multipliers))
 
 
-def _box_system(point: Point, kind: Kind) -> System:
-    ones = torch.ones_like(point.u)
-    return BoxSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
-
-
-class BoxSystem(System):
+class BoxSystem(IdentitySystem):
     """H = I with the constraints [u; -u] <= radius, some of them active: never both of one entry."""
-
-    def __init__(self, ones: Tensor, active: Tensor) -> None:  # (batch, m), (batch, 2 m)
-        super().__init__(ones, active)
-        self.ones = ones
-        self.active = active
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         mask = self.active.to(z.dtype)
@@ -151,4 +140,4 @@ class BoxSystem(System):
 
 
 BALL = (in_ball, _shrink, _judge_ball, _ball_system, _pull_ball)
-BOX = (in_box, _clamp, _judge_box, _box_system, _pull_box)
+BOX = (in_box, _clamp, _judge_box, BoxSystem.at, _pull_box)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from declarative.linear import times
-from declarative.linear.dense import DenseFactorisation
+from declarative.linear import ActiveFactorisation, DenseFactorisation, SchurReduction, times
 from declarative.optimality import kink_tolerance
 
 from .program import Program
-from .systems import Left, Reduction
 
 
 @dataclass(frozen=True)
@@ -95,19 +93,21 @@ def _size(*rows: Tensor) -> Tensor:  # (batch, 1)
     return torch.cat(rows, -1).abs_().amax(-1, keepdim=True).clamp_(min=1.0)
 
 
-def solve_equality(program: Program, active: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Left]:
+def solve_equality(
+    program: Program, active: Tensor, reduction: SchurReduction
+) -> tuple[Tensor, Tensor, ActiveFactorisation]:
     """u and the multipliers of [A; G], with the active rows (batch, p + n) as equations and without the others.
 
     Also the factorisation by which most of them, or all, were computed.
     """
     rows, level = program.rows, program.level
-    left = Left.of(program.Q, rows, active, reduction)
-    u, s = left(-program.q, level)
-    rest = (~left.sound).nonzero().flatten()
+    factors = ActiveFactorisation.of(program.Q, rows, active, reduction)
+    u, s = factors(-program.q, level)
+    rest = (~factors.sound).nonzero().flatten()
     if len(rest):
         solve = DenseFactorisation(program.Q[rest], rows[rest], active[rest], None)
         u[rest], s[rest] = solve(-program.q[rest], level[rest])
-    return u, s, left
+    return u, s, factors
 
 
 def is_weak(u: Tensor, slack: Tensor, pull: Tensor) -> Tensor:  # (batch, n)

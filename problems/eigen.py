@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, Solver
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System, warn_of
+from declarative.linear import Pair, Solve, System, warn_of
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import judged
 from .layer import Inputs, Layer, Options
-from .systems import largest, thin_product
+from .systems import largest_or_one
 
 
 def rayleigh(X: Tensor, U: Tensor) -> Tensor:
@@ -139,8 +138,8 @@ class Eigh(Solver):
             return None
         X = _symmetric(batch.unshared().xs[0].to(raw.y.dtype))
         U = raw.y.view(batch.size, *batch.shape)
-        left = (X @ U + U * raw.multipliers.unsqueeze(-2)) / largest(X)[:, None, None]
-        stationarity = left.abs().amax((-2, -1))
+        slope = (X @ U + U * raw.multipliers.unsqueeze(-2)) / largest_or_one(X)[:, None, None]
+        stationarity = slope.abs().amax((-2, -1))
         violation = (torch.linalg.vector_norm(U, dim=-2) - 1).abs().amax(-1)
         return judged(raw.multipliers, stationarity, violation)
 
@@ -159,58 +158,37 @@ def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: T
 def _system(point: Point, kind: Kind, chosen: Callable[[int], slice]) -> System:
     X = point.batch.unshared().xs[0].to(point.u.dtype)
     m, k = point.batch.shape
-    extra = point.byproduct
-    if extra is None or extra.shape[1:] != (m + 1, m):
+    decomposition = point.byproduct
+    if decomposition is None or decomposition.shape[1:] != (m + 1, m):
         # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix does.
         order = torch.arange(m, dtype=X.dtype, device=X.device)
-        extra = torch.cat([torch.diag_embed(torch.ones_like(order)), order.unsqueeze(0)])
-        extra = extra.expand(point.batch.size, m + 1, m)
-    vectors, values = extra[:, :m], extra[:, m]
+        decomposition = torch.cat([torch.diag_embed(torch.ones_like(order)), order.unsqueeze(0)])
+        decomposition = decomposition.expand(point.batch.size, m + 1, m)
+    vectors, values = decomposition[:, :m], decomposition[:, m]
+    multipliers, shift = point.multipliers, values[:, chosen(m)]
     if kind == "objective":
-        return CostSystem(X, vectors, values)
-    chosen_values = values[:, chosen(m)]
+        multipliers, shift = torch.zeros_like(multipliers), torch.zeros_like(shift)
     U = point.u.view(point.batch.size, m, k)
-    kinds = {"full": EigenSystem, "curvature": ShiftedSystem}
-    return kinds[kind](X, U, point.multipliers, vectors, values, chosen_values)
-
-
-class CostSystem(System):
-    """-X Z = R for a matrix Z, by the pseudo-inverse; the decomposition of X is given and not differentiated."""
-
-    def __init__(self, X: Tensor, vectors: Tensor, values: Tensor) -> None:
-        super().__init__(X, vectors, values)
-        self.X = X
-        self.vectors = vectors
-        self.values = values
-
-    def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        return -_symmetric_product(self.X, _columns(z, self.X)).flatten(1), s
-
-    def factorise(self) -> Solve:
-        inverse = _inverse(-self.values, self.values).unsqueeze(-1)
-
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            return _in_basis(self.vectors, inverse, _columns(r, self.X)).flatten(1), torch.zeros_like(t)
-
-        return solve
+    return (EigenSystem if kind == "full" else ShiftedSystem)(X, U, multipliers, vectors, values, shift)
 
 
 class ShiftedSystem(System):
     """(t_j I - X) z_j = r_j for each column j, by the pseudo-inverse.
 
-    The multipliers are -t_j; ``chosen`` holds the t_j of the decomposition, which is given and not differentiated.
+    The multipliers are -t_j; ``shift`` holds the t_j of the decomposition, which is given and not differentiated. For
+    the objective alone both are zero.
     """
 
     def __init__(
-        self, X: Tensor, U: Tensor, multipliers: Tensor, vectors: Tensor, values: Tensor, chosen: Tensor
+        self, X: Tensor, U: Tensor, multipliers: Tensor, vectors: Tensor, values: Tensor, shift: Tensor
     ) -> None:
-        super().__init__(X, U, multipliers, vectors, values, chosen)
+        super().__init__(X, U, multipliers, vectors, values, shift)
         self.X = X
         self.U = U
         self.multipliers = multipliers
         self.vectors = vectors
         self.values = values
-        self.chosen = chosen
+        self.shift = shift
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         Z = _columns(z, self.X)
@@ -226,7 +204,7 @@ class ShiftedSystem(System):
 
     def inverse(self) -> Tensor:  # (batch, m, k)
         """1 / (t_j - t_i), and 0 where that vanishes."""
-        return _inverse(self.chosen.unsqueeze(-2) - self.values.unsqueeze(-1), self.values)
+        return _inverse(self.shift.unsqueeze(-2) - self.values.unsqueeze(-1), self.values)
 
 
 class EigenSystem(ShiftedSystem):
@@ -255,12 +233,12 @@ class EigenSystem(ShiftedSystem):
 
 def _symmetric_product(X: Tensor, Z: Tensor) -> Tensor:
     """The symmetric part of X times Z, without forming it."""
-    return (thin_product(X, Z) + thin_product(X.mT, Z)) / 2
+    return (_thin_product(X, Z) + _thin_product(X.mT, Z)) / 2
 
 
 def _in_basis(vectors: Tensor, factors: Tensor, R: Tensor) -> Tensor:
     """V (factors * V' R): a function of the matrix whose eigenvectors are V, column by column."""
-    return thin_product(vectors, factors * thin_product(vectors.mT, R))
+    return _thin_product(vectors, factors * _thin_product(vectors.mT, R))
 
 
 def _columns(z: Tensor, X: Tensor) -> Tensor:  # (batch, m k) -> (batch, m, k)
@@ -273,3 +251,8 @@ def _inverse(gap: Tensor, values: Tensor) -> Tensor:
     cut = 10 * values.shape[-1] * torch.finfo(values.dtype).eps * size
     regular = gap.abs() > cut.view(-1, *(1,) * (gap.dim() - 1))
     return torch.where(regular, 1 / torch.where(regular, gap, 1.0), 0.0)
+
+
+def _thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)
+    """The matrix times few columns. A batch of these is several times faster with the columns as rows."""
+    return torch.bmm(thin.mT, matrix.mT).mT

@@ -21,7 +21,7 @@ from declarative.linear import times
 
 from .interior import solve_program
 from .program import Program
-from .systems import largest
+from .systems import largest_or_one
 
 ITERATIONS = 60  # of the interior-point method, to find evidence
 
@@ -32,7 +32,7 @@ def convex(Q: Tensor, dtype: torch.dtype) -> Tensor:  # (batch, m, m) -> (batch,
     A product R' R of this precision is off by rounding errors of sqrt(Q_ii Q_jj), whatever the units of u.
     """
     size = torch.diagonal(Q, dim1=-2, dim2=-1).abs() * torch.finfo(dtype).eps
-    shift = 4 * Q.shape[-1] * (size + torch.finfo(Q.dtype).eps * largest(Q).unsqueeze(-1))
+    shift = 4 * Q.shape[-1] * (size + torch.finfo(Q.dtype).eps * largest_or_one(Q).unsqueeze(-1))
     return _definite(Q + torch.diag_embed(shift))
 
 
@@ -40,7 +40,7 @@ def convex_along(Q: Tensor, A: Tensor, dtype: torch.dtype) -> Tensor:  # (batch,
     """The same for Q on the null space of A."""
     inside = null_space(A, torch.finfo(dtype).eps)
     reduced = inside.mT @ Q @ inside
-    shift = 4 * Q.shape[-1] * torch.finfo(dtype).eps * largest(Q)
+    shift = 4 * Q.shape[-1] * torch.finfo(dtype).eps * largest_or_one(Q)
     return _definite(reduced + torch.diag_embed(shift.unsqueeze(-1).expand(reduced.shape[:-1])))
 
 
@@ -98,7 +98,7 @@ def _falls(program: Program, eps: float) -> Tensor:
 
 def _reaches(C: Tensor, c: Tensor, F: Tensor, eps: float) -> Tensor:  # (batch,)
     """Whether the projection of -c onto {w: C w = 0, F w <= 0} is not zero."""
-    inside, c = null_space(C, eps), c / largest(c).unsqueeze(-1)
+    inside, c = null_space(C, eps), c / largest_or_one(c).unsqueeze(-1)
     eye = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device).expand_as(inside)
     cone, none = F @ inside, c[:, :0]
     size = torch.linalg.vector_norm(F, dim=-1, keepdim=True)

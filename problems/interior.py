@@ -16,17 +16,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from declarative.linear import times
-from declarative.linear.dense import DenseFactorisation
+from declarative.linear import ActiveFactorisation, DenseFactorisation, SchurReduction, times
 from declarative.optimality import optimality_tolerance
 
 from .active_set import find_active
 from .conditions import Iterate, Residuals, decided, residual, residuals, solve_equality, within_bounds
 from .program import Program
-from .systems import Left, Reduction, thin_product
 
-PATIENCE = 4  # iterations that need not bring progress
-NEAR = 10.0  # how far from the origin to start, in units of the bounds
+IDLE_ITERATIONS = 4  # iterations that need not bring progress
+START_DISTANCE = 10.0  # how far from the origin to start, in units of the bounds
 
 
 class Solved(NamedTuple):
@@ -35,11 +33,11 @@ class Solved(NamedTuple):
     point: Iterate
     iterations: Tensor  # (batch,)
     residual: Tensor  # (batch,)
-    left: Left | None  # the factorisation with the active constraints, if it is good for all
+    factors: ActiveFactorisation | None  # the factorisation with the active constraints, if it is good for all
 
     def put(self, rows: Tensor, other: Solved) -> Solved:
         """The others at these positions."""
-        mine, part = self.left, other.left
+        mine, part = self.factors, other.factors
         return Solved(
             self.point.put(rows, other.point),
             self.iterations.index_copy(0, rows, other.iterations),
@@ -50,7 +48,7 @@ class Solved(NamedTuple):
 
 def solve_program(program: Program, limit: int) -> Solved:
     """By pivots where that leads to a clear answer, and by interior points elsewhere."""
-    reduction = Reduction.of(program.Q, program.rows)
+    reduction = SchurReduction.of(program.Q, program.rows)
     found = _by_pivots(program, reduction, limit)
     good = found.residual <= optimality_tolerance(program.Q.dtype)
     if good.all():
@@ -61,24 +59,24 @@ def solve_program(program: Program, limit: int) -> Solved:
     return found.put(rest, _by_interior_points(program.select(rest), reduction.take(rest), limit))
 
 
-def _by_pivots(program: Program, reduction: Reduction, limit: int) -> Solved:
+def _by_pivots(program: Program, reduction: SchurReduction, limit: int) -> Solved:
     """The solution with the constraints that are clearly active; its residual is infinite where this is not clear."""
     p, first, table = program.b.shape[-1], reduction.start(-program.q), reduction.product()
-    x = program.level - thin_product(reduction.half.mT, first).squeeze(-1)
+    x = program.level - times(reduction.half.mT, first)
     active, count, clear = find_active(table, x, reduction.sound, p, limit)
     if not clear.any():
         nowhere = Iterate(program.q, program.b, program.h, program.h)
         return Solved(nowhere, count, torch.full_like(program.q[:, 0], torch.inf), None)
     mask = active.to(table.dtype)
     inverse, s = table.mul_(mask.unsqueeze(-1)).mul_(-mask.unsqueeze(-2)), mask * x
-    left = Left(program.Q, program.rows, active, reduction, inverse, clear)
-    u, s = left.refine(reduction.end(first, s.unsqueeze(-1)), s, -program.q, mask * program.level)
+    factors = ActiveFactorisation(program.Q, program.rows, active, reduction, inverse, clear)
+    u, s = factors.refine(reduction.end(first, s), s, -program.q, mask * program.level)
     near = Iterate(u, s[:, :p], s[:, p:], torch.where(active, -1.0, 1.0)[:, p:])
     point, _ = decided(program, within_bounds(program, near), near.y, near.l)
-    return Solved(point, count, torch.where(clear, residual(program, point), torch.inf), left)
+    return Solved(point, count, torch.where(clear, residual(program, point), torch.inf), factors)
 
 
-def _by_interior_points(program: Program, reduction: Reduction, limit: int) -> Solved:
+def _by_interior_points(program: Program, reduction: SchurReduction, limit: int) -> Solved:
     """Until the active set is clear; where that is not enough, as far as it goes.
 
     At a corner with more active constraints than directions, slacks and multipliers vanish slowly, as the square roots
@@ -90,13 +88,13 @@ def _by_interior_points(program: Program, reduction: Reduction, limit: int) -> S
     rest = (~(found.residual <= optimality_tolerance(program.Q.dtype))).nonzero().flatten()
     if not len(rest):
         return found
-    part, left, done = program.select(rest), reduction.take(rest), count[rest]
-    point, more, lowest = _approach(part, point.select(rest), left, limit - int(done.max()), eps**0.95)
-    return found.put(rest, _finish(part, point, done + more, lowest, left))
+    part, reduction, done = program.select(rest), reduction.take(rest), count[rest]
+    point, more, lowest = _approach(part, point.select(rest), reduction, limit - int(done.max()), eps**0.95)
+    return found.put(rest, _finish(part, point, done + more, lowest, reduction))
 
 
 def _approach(
-    program: Program, point: Iterate, reduction: Reduction, limit: int, goal: float
+    program: Program, point: Iterate, reduction: SchurReduction, limit: int, goal: float
 ) -> tuple[Iterate, Tensor, Tensor]:
     """The best points, iterations and residuals; each stops at the goal, without progress or as it diverges."""
     rows, part, best = torch.arange(len(program.q), device=program.q.device), program, point
@@ -106,7 +104,7 @@ def _approach(
     iterations, idle = torch.zeros_like(rows), torch.zeros_like(rows)
     sound = torch.ones_like(rows, dtype=torch.bool)
     for _ in range(limit):
-        keep = sound & (lowest[rows] > goal) & (idle[rows] < PATIENCE)
+        keep = sound & (lowest[rows] > goal) & (idle[rows] < IDLE_ITERATIONS)
         if not keep.all():
             rows, part, point, right = rows[keep], part.select(keep), point.select(keep), right.select(keep)
             by_rows = None if by_rows is None else by_rows.take(keep)
@@ -123,14 +121,14 @@ def _approach(
     return best, iterations, lowest
 
 
-def _first_point(program: Program, reduction: Reduction) -> Iterate:
+def _first_point(program: Program, reduction: SchurReduction) -> Iterate:
     """The minimiser without inequalities, the slacks that it leaves, and both kept away from zero."""
     count = program.h.shape[-1]
     none = torch.zeros_like(program.h, dtype=torch.bool)
     active = torch.cat([torch.ones_like(program.b, dtype=torch.bool), none], -1)
     u, s, _ = solve_equality(program, active, reduction)
     if count:  # where Q is hardly curved, that minimiser is far from everything
-        shrink = (NEAR / u.abs().amax(-1, keepdim=True)).clamp(max=1.0)
+        shrink = (START_DISTANCE / u.abs().amax(-1, keepdim=True)).clamp(max=1.0)
         u, s = shrink * u, shrink * s
     slack = program.h - times(program.G, u)
     if not count:
@@ -140,7 +138,9 @@ def _first_point(program: Program, reduction: Reduction) -> Iterate:
     return Iterate(u, s[:, : program.b.shape[-1]], slope.expand_as(slack), torch.maximum(slack, 0.1 * scale))
 
 
-def _step(program: Program, point: Iterate, right: Residuals, reduction: Reduction | None) -> tuple[Iterate, Tensor]:
+def _step(
+    program: Program, point: Iterate, right: Residuals, reduction: SchurReduction | None
+) -> tuple[Iterate, Tensor]:
     """Mehrotra's direction, and how far along it slacks and multipliers stay positive."""
     product = point.w * point.l
     direction = _directions(program, point, right, reduction)
@@ -158,7 +158,7 @@ def _step(program: Program, point: Iterate, right: Residuals, reduction: Reducti
 Direction = Callable[[Tensor], Iterate]
 
 
-def _directions(program: Program, point: Iterate, right: Residuals, reduction: Reduction | None) -> Direction:
+def _directions(program: Program, point: Iterate, right: Residuals, reduction: SchurReduction | None) -> Direction:
     """The solution, as a function of the products that are to vanish, of
 
         Q du + A' dy + G' dl = -dual,   A du = -equal,   G du + dw = -unequal,   l dw + w dl = -product,
@@ -203,14 +203,14 @@ def _longest(point: Iterate, step: Iterate, fraction: float) -> Tensor:
     return (fraction * torch.cat(ratios, -1).amin(-1)).clamp(max=1.0)
 
 
-def _finish(program: Program, point: Iterate, count: Tensor, lowest: Tensor, reduction: Reduction) -> Solved:
+def _finish(program: Program, point: Iterate, count: Tensor, lowest: Tensor, reduction: SchurReduction) -> Solved:
     """Solve the optimality conditions with the constraints that are active, and take the result where it is better."""
     p, held, before = program.b.shape[-1], point.l > point.w, None
     for _ in range(4):
         if before is not None and torch.equal(held, before):
             break
         active, before = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1), held
-        u, s, left = solve_equality(program, active, reduction)
+        u, s, factors = solve_equality(program, active, reduction)
         slack = program.h - times(program.G, u)
         pull = torch.where(held, s[:, p:], 0.0)
         corner = Iterate(u, s[:, :p], pull.clamp(min=0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
@@ -220,4 +220,4 @@ def _finish(program: Program, point: Iterate, count: Tensor, lowest: Tensor, red
         # What is violated joins, and a multiplier of the wrong sign drops out.
         held = torch.where(held, pull > 0, slack < 0)
     point, _ = decided(program, within_bounds(program, point), point.y, point.l)
-    return Solved(point, count, residual(program, point), left if left.sound.all() else None)
+    return Solved(point, count, residual(program, point), factors if factors.sound.all() else None)

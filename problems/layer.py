@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, Rule, Solution, Solver
+from declarative.boundary import Sizes
 from declarative.inputs import check_devices
 from declarative.problem import Function
-from declarative.sizes import Sizes
 
 from .settings import Setting
 from .shapes import arrange
@@ -69,7 +69,7 @@ class Layer(DeclarativeNode):
     def __init__(
         self,
         objective: Function,
-        *constraints: Function | None,
+        *constraints: Callable[..., Any] | None,  # which may return several tensors, nested
         pullback: Pullback | None = None,
         setting: Setting | None = None,
         **options: Any,

@@ -8,16 +8,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear import times
-from declarative.linear.contract import Pair, Solve, System, warn_of
+from declarative.linear import Pair, Solve, System, times, warn_of
 from declarative.optimality import Assessment
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Inputs, Layer, Options
 from .settings import Number, Setting
-from .systems import largest
+from .systems import largest_or_one
 
 
 def weighted_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Number, u: Tensor) -> Tensor:
@@ -82,10 +80,10 @@ def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor) -> Tensor:
 
 def _judge(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Assessment:
     """A' W (A u - b) + ridge u = 0, relative to the sizes of the numbers in it."""
-    unit, pull = A / largest(A)[:, None, None], ridge / largest(A).unsqueeze(-1) * u
+    unit, pull = A / largest_or_one(A)[:, None, None], ridge / largest_or_one(A).unsqueeze(-1) * u
     slope = times(unit.mT, w * (times(A, u) - b)) + pull
     size = times(unit.mT.abs(), w * (times(A.abs(), u.abs()) + b.abs())) + pull.abs()
-    stationarity = slope.abs().amax(-1) / largest(size)
+    stationarity = slope.abs().amax(-1) / largest_or_one(size)
     return judged(u[:, :0], stationarity, torch.zeros_like(stationarity))
 
 

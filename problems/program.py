@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from declarative.linear import or_one
+
 REACH = 1e8  # how much farther away than |q| / |Q| a solution may be, by the condition of Q
 
 
@@ -58,9 +60,9 @@ class Program:
         """
         largest = torch.maximum(self.Q.amax((-2, -1)), -self.Q.amin((-2, -1)))
         slope = self.q.abs().amax(-1)
-        of_A, of_G = (_or_one(torch.linalg.vector_norm(rows, dim=-1)) for rows in (self.A, self.G))
+        of_A, of_G = (or_one(torch.linalg.vector_norm(rows, dim=-1)) for rows in (self.A, self.G))
         unit = _unit(torch.cat([self.b / of_A, self.h / of_G], -1), slope / largest).unsqueeze(-1)
-        size = _or_one(torch.maximum(largest.unsqueeze(-1) * unit, slope.unsqueeze(-1)))
+        size = or_one(torch.maximum(largest.unsqueeze(-1) * unit, slope.unsqueeze(-1)))
         objective = self.Q.mul_((unit / size).unsqueeze(-1)) if with_q else self.Q, self.q / size
         rows = self.A / of_A.unsqueeze(-1), self.b / of_A / unit, self.G / of_G.unsqueeze(-1), self.h / of_G / unit
         return Normalised(Program(*objective, *rows), size, unit, size / of_A, size / of_G)
@@ -81,8 +83,4 @@ def _unit(level: Tensor, curved: Tensor) -> Tensor:  # (batch, p + n), (batch,) 
     level, curved = (torch.where(x != 0, x.abs(), torch.nan) for x in (level, curved))
     bound = torch.nn.functional.pad(level, (0, 1), value=torch.nan).nanmedian(-1).values
     unit = torch.where(bound.isnan(), curved, torch.fmin(bound, REACH * curved))
-    return torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
-
-
-def _or_one(size: Tensor) -> Tensor:
-    return torch.where(size > 0, size, 1.0)
+    return or_one(unit)

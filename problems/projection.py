@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import System
+from declarative.linear import DiagonalHessianSystem, System
 from declarative.problem import Function
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .layer import Inputs, Layer
-from .systems import DiagonalSystem, OneConstraintSystem, largest
+from .systems import OneConstraintSystem, largest_or_one
 
 
 class Projection(Layer):
@@ -43,7 +42,7 @@ def origin(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
 
 def polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (batch, 1)
     """x / ||x|| and ||x||, neither of which overflows or underflows on the way; both are zero where x is."""
-    size = largest(x).unsqueeze(-1)
+    size = largest_or_one(x).unsqueeze(-1)
     scaled = x / size
     length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
     return scaled / torch.where(length > 0, length, 1.0), size * length
@@ -56,7 +55,7 @@ def radial_system(point: Point, kind: Kind, inverse: Tensor) -> System:  # (batc
     """
     ones = torch.ones_like(point.u)
     if kind == "objective":
-        return DiagonalSystem(ones)
+        return DiagonalHessianSystem(ones)
     hessian, inverse = (1 - point.multipliers) * ones, inverse.detach() * ones
     active = point.active if kind == "full" else torch.zeros_like(point.active)
     return OneConstraintSystem(hessian, inverse, point.u, active)

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from declarative import Solver, Status
-from declarative.derivatives import Point
-from declarative.linear import DenseSystem, HessianSystem, times
-from declarative.linear.contract import System
+from declarative.linear import (
+    ActiveFactorisation,
+    DenseSystem,
+    FactorisedSystem,
+    HessianSystem,
+    SchurReduction,
+    System,
+    times,
+)
 from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .conditions import Iterate, decided, is_weak, residual, residuals, solve_equality
 from .evidence import convex, convex_along, reason
@@ -24,7 +30,6 @@ from .interior import solve_program
 from .layer import Inputs, Layer, Options
 from .program import Normalised, Program
 from .settings import require_count
-from .systems import Left, LeftSystem, Reduction
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
@@ -38,16 +43,9 @@ def linear_equality(Q: Tensor, q: Tensor, A: Tensor, b: Tensor, *rest: Tensor) -
     return A @ rest[-1] - b
 
 
-def linear_inequality(
-    Q: Tensor,  # noqa: ARG001
-    q: Tensor,  # noqa: ARG001
-    A: Tensor,  # noqa: ARG001
-    b: Tensor,  # noqa: ARG001
-    G: Tensor,
-    h: Tensor,
-    u: Tensor,
-) -> Tensor:
+def linear_inequality(*arguments: Tensor) -> Tensor:
     """G u - h."""
+    *_, G, h, u = arguments
     return G @ u - h
 
 
@@ -189,17 +187,17 @@ class Direct(_Quadratic):
         normal = _program(batch, start.dtype).normalised()
         program = normal.program
         active = torch.ones_like(program.b, dtype=torch.bool)
-        u, s, left = solve_equality(program, active, Reduction.of(program.Q, program.A))
-        point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(left.sound, dtype=torch.int64)
+        u, s, factors = solve_equality(program, active, SchurReduction.of(program.Q, program.A))
+        point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(factors.sound, dtype=torch.int64)
         found = residual(program, point)
         good = found <= optimality_tolerance(u.dtype)
-        minimal = left.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
+        minimal = factors.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
         if not minimal.all():
             rest = program.select(~minimal).to(torch.float64)
             minimal[~minimal] = convex_along(rest.Q, rest.A, u.dtype)
         codes = _codes(program, point, good & minimal, start.dtype)
         codes = torch.where(minimal | (codes == Status.INFEASIBLE), codes, int(Status.UNBOUNDED))
-        return _raw(normal, point, codes, iterations, left if left.sound.all() else None, found)
+        return _raw(normal, point, codes, iterations, factors if factors.sound.all() else None, found)
 
 
 @dataclass(frozen=True)
@@ -210,16 +208,16 @@ class InteriorPoint(_Quadratic):
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         normal = _program(batch, torch.float64).normalised()
-        point, iterations, found, left = solve_program(normal.program, self.max_iterations)
+        point, iterations, found, factors = solve_program(normal.program, self.max_iterations)
         good = found <= optimality_tolerance(torch.float64)
         codes = _codes(normal.program, point, good, start.dtype)
         tired = (codes == Status.STALLED) & (iterations >= self.max_iterations)
         codes = torch.where(tired, int(Status.ITERATION_LIMIT), codes)
-        if left is None:  # else Q has a Cholesky factor
+        if factors is None:  # else Q has a Cholesky factor
             codes = torch.where(convex(normal.program.Q, start.dtype), codes, int(Status.NOT_OPTIMAL))
         # Rounded to single precision, they will be other points.
         known = found if start.dtype == torch.float64 else None
-        return _raw(normal, point, codes, iterations, left, known).to(start.dtype)
+        return _raw(normal, point, codes, iterations, factors, known).to(start.dtype)
 
 
 def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -> Tensor:
@@ -238,19 +236,24 @@ def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -
 
 
 def _raw(
-    given: Normalised, point: Iterate, codes: Tensor, iterations: Tensor, left: Left | None, found: Tensor | None
+    given: Normalised,
+    point: Iterate,
+    codes: Tensor,
+    iterations: Tensor,
+    factors: ActiveFactorisation | None,
+    found: Tensor | None,
 ) -> RawSolution:
     """A point of the normalised program as one of the given program; ``found`` is its residual, if all were solved."""
-    told = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
-    messages = tuple(told.get(code, "") for code in codes.tolist())
+    reasons = {int(Status.NOT_OPTIMAL): "Q is not positive semidefinite"}
+    messages = tuple(reasons.get(code, "") for code in codes.tolist())
     multipliers = -torch.cat([given.of_y * point.y, given.of_l * point.l], -1)
     lengths = torch.cat([given.of_y, given.of_l], -1) / given.unit
-    factor = None if left is None else replace(left, size=given.size / given.unit, lengths=lengths)
+    factors = None if factors is None else replace(factors, size=given.size / given.unit, lengths=lengths)
     assessment = None
     if found is not None and not codes.any():
         assessment = _assessment(multipliers, point, is_weak(point.u, point.w, point.l), found)
     return RawSolution(
-        point.u * given.unit, multipliers, codes, iterations, messages, factors=factor, assessment=assessment
+        point.u * given.unit, multipliers, codes, iterations, messages, factors=factors, assessment=assessment
     )
 
 
@@ -259,9 +262,9 @@ def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def _system(point: Point, kind: Kind) -> System:
-    left = point.factors
-    if kind == "full" and isinstance(left, Left) and torch.equal(left.active, point.active):
-        return LeftSystem(left)
+    factors = point.factors
+    if kind == "full" and isinstance(factors, ActiveFactorisation) and torch.equal(factors.active, point.active):
+        return FactorisedSystem(factors)
     Q, _, A, *rest = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
     hessian = (Q + Q.mT) / 2  # the constraints are linear: H = H_hat
     if kind != "full":

@@ -36,7 +36,7 @@ Settings = Mapping[str, Any]
 ONE_JOB: Settings = {"n_jobs_forward": 1, "n_jobs_backward": 1}  # to be timed beside one thread of torch
 TIGHT: Settings = {"solve_method": "SCS", "mode": "dense", "eps": 1e-9, "max_iters": 100_000, **ONE_JOB}
 TIGHT_EXPONENTIAL: Settings = {**TIGHT, "eps": 1e-8}
-DEFAULT: Settings = {}  # what cvxpylayers does unless it is told otherwise
+DEFAULT: Settings = {}  # cvxpylayers' own defaults
 
 
 class MissingReferenceError(ImportError):

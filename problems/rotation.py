@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System, rank_tolerance, warn_of
+from declarative.linear import DiagonalHessianSystem, Pair, Solve, System, rank_tolerance, warn_of
 from declarative.optimality import Assessment
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Options
 from .projection import Projection
-from .systems import DiagonalSystem, largest
+from .systems import largest_or_one
 
 
 def orthogonality(X: Tensor, R: Tensor) -> Tensor:  # noqa: ARG001
@@ -67,14 +66,14 @@ def _judge(X: Tensor, u: Tensor) -> Assessment:
     """X = R T with T = R' X symmetric, relative to X; the multipliers are those of I - T."""
     R, eye = u.view(X.shape), torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     T = R.mT @ X
-    skew = (T - T.mT).abs().amax((-2, -1)) / largest(X)
+    skew = (T - T.mT).abs().amax((-2, -1)) / largest_or_one(X)
     return judged(_weights(eye - _sym(T)), skew, (R.mT @ R - eye).abs().amax((-2, -1)))
 
 
 def _system(point: Point, kind: Kind) -> System:
     ones = torch.ones_like(point.u)
     if kind == "objective":
-        return DiagonalSystem(ones)
+        return DiagonalHessianSystem(ones)
     X = point.batch.unshared().xs[0].to(point.u.dtype)
     R = point.u.view(X.shape)
     hessian = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device) - _pairing(point.multipliers, R.shape[-1])
@@ -112,7 +111,7 @@ def _sym(matrix: Tensor) -> Tensor:
 
 def _spectrum(T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues relative to the size of T, eigenvectors, and that size, (batch, 1, 1)."""
-    size = largest(T)[:, None, None]
+    size = largest_or_one(T)[:, None, None]
     return *torch.linalg.eigh(T / size), size
 
 

@@ -95,7 +95,7 @@ def _iterate(
 def _by_tensors(
     kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
 ) -> Scaled:
-    r, c, u, v = (x.unsqueeze(-2) for x in (r, c, u, v))  # vectors are rows here: see thin_product
+    r, c, u, v = (x.unsqueeze(-2) for x in (r, c, u, v))  # as rows, which torch multiplies faster than columns
     transposed, longer, excess = kernel.mT, bool(excess.any()), excess[:, None, None]
     busy = torch.ones_like(r[..., :1], dtype=torch.bool)
     count, everybody = torch.zeros_like(busy, dtype=torch.int64), True

@@ -5,19 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative.linear import times
-from declarative.linear.contract import warn_of
-
-Pair = tuple[Tensor, Tensor]
+from declarative.linear import Pair, times, warn_of
 
 DIRECT = 128  # up to this size the Schur complement is factorised, above it is solved by conjugate gradients
 STEPS = 100  # of conjugate gradients; a problem that needs more is factorised after all
 SHARE = 6  # one step takes as long as a factorisation of size n does, times this number, divided by n
-
-
-def or_one(x: Tensor) -> Tensor:
-    """What is positive, and 1 elsewhere: to divide by."""
-    return torch.where(x > 0, x, 1.0)
 
 
 def solve_schur(plan: Tensor, b: Tensor, d: Tensor, *, warn: bool = True) -> Pair:

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from declarative.inputs import without_values
 from declarative.problem import Function
-from declarative.torchside import in_transform
+from declarative.torchside import in_transform, without_values
 
 Number = float | Tensor
 

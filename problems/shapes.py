@@ -48,8 +48,8 @@ def arrange(
     """
     names = (*required, *optional)
     if not len(required) <= len(xs) <= len(names):
-        told = f"one input, {names[0]}" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-        raise TypeError(f"{owner} takes {told}, but was called with {len(xs)} inputs.")
+        wanted = f"one input, {names[0]}" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        raise TypeError(f"{owner} takes {wanted}, but was called with {len(xs)} inputs.")
     given = {name: x for name, x in zip(names, xs, strict=False) if x is not None or name in required}
     tensors = {name: _floating(name, x) for name, x in given.items()}
     sizes: dict[str, int] = {}
@@ -83,19 +83,19 @@ def _floating(name: str, x: object) -> Tensor:
 def _measure(name: str, x: Tensor, sizes: dict[str, int], empty: str) -> None:
     """Compare the shape of an input with the sizes that are known, and add its own to them."""
     dims = DIMENSIONS[name]
-    told = f"{name} must have shape {_written(name)}, but has shape {tuple(x.shape)}"
+    message = f"{name} must have shape {_written(name)}, but has shape {tuple(x.shape)}"
     if x.dim() not in (len(dims), len(dims) - 1):
-        raise ValueError(f"{told}.")
+        raise ValueError(f"{message}.")
     own: dict[str, int] = {}
     for dim, size in zip(dims[len(dims) - x.dim() :], x.shape, strict=True):
         if own.setdefault(dim, size) != size:
-            raise ValueError(f"{told}: it must be square.")
+            raise ValueError(f"{message}: it must be square.")
         if not size and dim not in ("batch", *empty):
-            raise ValueError(f"{told}: {dim} must be at least 1.")
+            raise ValueError(f"{message}: {dim} must be at least 1.")
         if dim == "batch" and 1 in (size, sizes.get(dim, 1)):
             sizes[dim] = sizes.get(dim, 1) if size == 1 else size
         elif sizes.setdefault(dim, size) != size:
-            raise ValueError(f"{told}: {dim} is {sizes[dim]} for the inputs before it.")
+            raise ValueError(f"{message}: {dim} is {sizes[dim]} for the inputs before it.")
 
 
 def _written(name: str) -> str:

@@ -8,16 +8,15 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
+from declarative.linear import Pair, Solve, System
 from declarative.optimality import Assessment, kink_tolerance
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import Formula, judged
 from .layer import Inputs, Layer, Options
 from .projection import Projection, pull_identity
 from .settings import Number, Setting, visible
-from .systems import DiagonalSystem, OneConstraintSystem
+from .systems import IdentitySystem, InverseDiagonalSystem, OneConstraintSystem
 
 
 def sums_to_one(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
@@ -62,7 +61,7 @@ class SimplexProjection(Projection):
 
     def __init__(self, **options: Unpack[Options]) -> None:
         solver = Formula(_sparsemax, _judge_sparsemax)
-        super().__init__(sums_to_one, not_negative, solver=solver, system=_simplex_system, start=_uniform, **options)
+        super().__init__(sums_to_one, not_negative, solver=solver, system=SimplexSystem.at, start=_uniform, **options)
 
     def complete(self, x: Tensor) -> Inputs:
         return (_unmasked(x, 2.0),)  # the threshold is at most 1 below the largest
@@ -187,22 +186,12 @@ def _entropic_system(point: Point, kind: Kind, setting: Setting) -> System:
     _, temperature = setting.columns(point.batch.unshared().xs, point.u)
     inverse = point.u / temperature
     if kind != "full":
-        return DiagonalSystem(inverse)
+        return InverseDiagonalSystem(inverse)
     return OneConstraintSystem(1 / inverse, inverse.detach(), torch.ones_like(point.u), point.active)
 
 
-def _simplex_system(point: Point, kind: Kind) -> System:
-    ones = torch.ones_like(point.u)
-    return SimplexSystem(ones, point.active) if kind == "full" else DiagonalSystem(ones)
-
-
-class SimplexSystem(System):
+class SimplexSystem(IdentitySystem):
     """H = I with the constraints 1' u = 1 and -u <= 0, some of these active."""
-
-    def __init__(self, ones: Tensor, active: Tensor) -> None:  # (batch, m), (batch, 1 + m)
-        super().__init__(ones, active)
-        self.ones = ones
-        self.active = active
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         held = self.active[:, 1:].to(z.dtype)

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from declarative import Solver, Status
+from declarative.linear import Pair, or_one
 from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 
 from .formula import judged
 from .scaling import iterate
-from .schur import Pair, or_one, solve_schur
+from .schur import solve_schur
 from .settings import Setting
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started

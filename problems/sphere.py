@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from declarative import Solver, Status
-from declarative.derivatives import Point
-from declarative.linear.contract import System
+from declarative.linear import System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
-from declarative.structure import Kind
+from declarative.structure import Kind, Point
 
 from .formula import judged
 from .layer import Options

@@ -8,15 +8,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair, Solve, System
-from declarative.structure import Kind
+from declarative.linear import Pair, Solve, System
+from declarative.structure import Kind, Point
 
 from .layer import Inputs, Layer, Options
 from .schur import solve_schur
 from .settings import Number, Setting, require_count, require_positive, visible
 from .sinkhorn import Sinkhorn, uniform_marginals
-from .systems import DiagonalSystem
+from .systems import InverseDiagonalSystem
 
 SAME_MASS = 1e-4  # how far apart, relatively, the masses of r and c may be
 
@@ -196,7 +195,7 @@ def _pullback(
 def _system(point: Point, kind: Kind, setting: Setting) -> System:
     _, gamma = setting.columns(point.batch.unshared().xs, point.u)
     if kind != "full":  # the constraints are linear: H = H_hat
-        return DiagonalSystem(gamma * point.u)
+        return InverseDiagonalSystem(gamma * point.u)
     return TransportSystem(point.u.view(point.batch.size, *point.batch.shape), gamma.unsqueeze(-1))
 
 

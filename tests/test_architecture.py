@@ -4,6 +4,9 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.support.hops import hops_of_node
 
 ROOT = Path(__file__).parents[1]
 # From the ground up: a module may import from its own room and from what stands above it in this list.
@@ -14,7 +17,6 @@ ROOMS = [
     "declarative.torchside",
     "declarative.unknowns",
     "declarative.bounds",
-    "declarative.modules",
     "declarative.functions",
     "declarative.linear",
     "declarative.expansion",
@@ -24,12 +26,10 @@ ROOMS = [
     "declarative.minimum",
     "declarative.optimality",
     "declarative.solution",
-    "declarative.operations",
     "declarative.remedies",
     "declarative.inputs",
     "declarative.starts",
     "declarative.boundary",
-    "declarative.sizes",
     "declarative.recording",
     "declarative.solvers",
     "declarative.forward",
@@ -37,11 +37,8 @@ ROOMS = [
     "declarative.gradients",
     "declarative.smoothed",
     "declarative.statement",
-    "declarative.captured",
     "declarative.implicit",
-    "declarative.evaluation",
     "declarative.theory",
-    "declarative.probes",
     "declarative.adaptive",
     "declarative.reports.structure",
     "declarative.node",
@@ -153,3 +150,11 @@ def test_the_test_would_notice():
     assert private("declarative.torchside")
     assert room_of("declarative.linear.dense") == ROOMS.index("declarative.linear")
     assert imported("declarative.node")
+
+
+@pytest.mark.parametrize(("solver", "forward"), [(torch.nn.functional.normalize, 15), ("newton", 17)])
+@pytest.mark.parametrize("record", [False, True])
+def test_a_reader_follows_a_call_in_few_hops(solver, forward, record):
+    hops = hops_of_node(solver, record)
+    assert len(hops["forward"]["path"]) <= forward + 2 * record, hops["forward"]["path"]
+    assert len(hops["backward"]["path"]) <= 9, hops["backward"]["path"]

@@ -1,28 +1,35 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, full_precision, or_one, times, total
-from .dense import DenseSystem, HessianSystem
+from .contract import Pair, Solve, System, full_precision, or_one, rank_tolerance, times, total, warn_of
+from .dense import DenseFactorisation, DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
 from .layout import DENSE, ActiveSolution, DenseLayout, Form, KktSolution, Layout
 from .matrix_free import MatrixFreeSystem
+from .schur import ActiveFactorisation, FactorisedSystem, SchurReduction
 
 __all__ = [
     "DENSE",
+    "ActiveFactorisation",
     "ActiveSolution",
+    "DenseFactorisation",
     "DenseLayout",
     "DenseSystem",
     "DiagonalHessianSystem",
     "DiagonalSystem",
+    "FactorisedSystem",
     "Form",
     "HessianSystem",
     "KktSolution",
     "Layout",
     "MatrixFreeSystem",
     "Pair",
+    "SchurReduction",
     "Solve",
     "System",
     "full_precision",
     "or_one",
+    "rank_tolerance",
     "times",
     "total",
+    "warn_of",
 ]

@@ -37,6 +37,13 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+def bordered(curved: Tensor, jacobian: Tensor, active: Tensor, z: Tensor, s: Tensor) -> Pair:
+    """The KKT matrix times (z, s) from H z: the rows of the active constraints are added, and their transpose."""
+    mask = active.to(z.dtype)
+    rows = jacobian * mask.unsqueeze(-1)
+    return curved + times(rows.mT, s), times(rows, z) - (1 - mask) * s
+
+
 def total(values: Tensor) -> Tensor:  # (batch,)
     """The sum of all entries of each problem: not finite if one of them is not."""
     return values.sum(tuple(range(1, values.dim())))

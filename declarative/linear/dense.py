@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..torchside import value_is_hidden
-from .contract import Pair, Solve, System, or_one, times, warn_of
+from .contract import Pair, Solve, System, bordered, or_one, times, warn_of
+from .schur import SchurReduction, leaves_digits, solve_factored
 
 EQUILIBRATIONS = 8  # sweeps over the matrix; each brings the logarithms of row sizes to half of what they were
 SINGULAR = "is singular (redundant constraints, a repeated eigenvalue, a flat objective or a kink)"
@@ -32,10 +33,7 @@ class DenseSystem(System):
         self.active = active
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        mask = self.active.to(z.dtype)
-        rows = self.jacobian * mask.unsqueeze(-1)
-        top = times(self.hessian, z) + times(rows.mT, s)
-        return top, times(rows, z) - (1 - mask) * s
+        return bordered(times(self.hessian, z), self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> DenseFactorisation:
         return DenseFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
@@ -203,34 +201,19 @@ def _factorise_schur(hessian: Tensor, rows: Tensor, mask: Tensor, eps: float) ->
     With as many constraints as unknowns z follows from them alone, and not from a small H by cancellation.
     """
     factor, info = torch.linalg.cholesky_ex(hessian)
-    definite = (info == 0) & _well_conditioned(factor, hessian, eps) & (mask.sum(-1) < hessian.shape[-1])
+    before = torch.diagonal(hessian, dim1=-2, dim2=-1)
+    definite = (info == 0) & leaves_digits(factor, before, eps) & (mask.sum(-1) < hessian.shape[-1])
     if not definite.all():
         identity = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
         factor = torch.where(definite[:, None, None], factor, identity)
-    half = torch.linalg.solve_triangular(factor, rows.mT, upper=False)  # L^-1 A', (batch, m, k)
-    complement = half.mT @ half + torch.diag_embed(1 - mask)
+    reduction = SchurReduction.from_factor(factor, rows, definite)
+    complement = reduction.product() + torch.diag_embed(1 - mask)
     small, info = torch.linalg.cholesky_ex(complement)
-    definite = definite & (info == 0) & _well_conditioned(small, complement, eps)
+    definite = definite & (info == 0) & leaves_digits(small, torch.diagonal(complement, dim1=-2, dim2=-1), eps)
     if not definite.all():
         identity = torch.eye(mask.shape[-1], dtype=hessian.dtype, device=hessian.device)
         small = torch.where(definite[:, None, None], small, identity)
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        first = torch.linalg.solve_triangular(factor, r.unsqueeze(-1), upper=False)
-        s = torch.cholesky_solve(half.mT @ first - t.unsqueeze(-1), small)
-        z = torch.linalg.solve_triangular(factor.mT, first - half @ s, upper=True)
-        return z.squeeze(-1), s.squeeze(-1)
-
-    return solve, definite
-
-
-def _well_conditioned(factor: Tensor, matrix: Tensor, eps: float) -> Tensor:  # (batch,)
-    """Whether elimination leaves half of the digits of every diagonal entry: past that, another way is safer."""
-    if not matrix.shape[-1]:
-        return torch.ones(matrix.shape[0], dtype=torch.bool, device=matrix.device)
-    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    result: Tensor = (pivots.square() > eps**0.5 * before).all(-1)
-    return result
+    return functools.partial(reduction.solve, functools.partial(solve_factored, small)), definite
 
 
 class Whole:

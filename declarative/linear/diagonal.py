@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contract import Pair, Solve, System, rank_tolerance, times
+from .contract import Pair, Solve, System, bordered, rank_tolerance, times
 from .dense import DenseFactorisation
+from .schur import leaves_digits, solve_factored
 
 
 class DiagonalSystem(System):
@@ -19,9 +20,7 @@ class DiagonalSystem(System):
         self.active = active
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        mask = self.active.to(z.dtype)
-        rows = self.jacobian * mask.unsqueeze(-1)
-        return self.diagonal * z + times(rows.mT, s), times(rows, z) - (1 - mask) * s
+        return bordered(self.diagonal * z, self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> DiagonalFactorisation:
         return DiagonalFactorisation(self.diagonal, self.jacobian, self.active, "the KKT matrix" if warn else None)
@@ -114,16 +113,13 @@ def diagonal_schur(diagonal: Tensor, jacobian: Tensor, active: Tensor | None) ->
     complement = weighted @ rows.mT + torch.diag_embed(1 - mask)
     small, info = torch.linalg.cholesky_ex(complement)
     definite = (diagonal.amin(-1) > 0) & (diagonal.amax(-1) < torch.inf) & (mask.sum(-1) < diagonal.shape[-1])
-    if mask.shape[-1]:  # pivots compared with what they were before elimination: units do not matter
-        pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (small, complement))
-        half = torch.finfo(diagonal.dtype).eps ** 0.5
-        definite = definite & (info == 0) & (pivots.square() > half * before).all(-1)
+    definite = definite & (info == 0) & leaves_digits(small, torch.diagonal(complement, dim1=-2, dim2=-1))
 
     def solve(r: Tensor, t: Tensor) -> Pair:
-        right = (times(weighted, r) - mask * t).unsqueeze(-1)
-        s = torch.cholesky_solve(right, small)
+        right = times(weighted, r) - mask * t
+        s = solve_factored(small, right)
         # One step of refinement: what is left of the conditioning goes into s alone, for z follows from it exactly.
-        s = (s + torch.cholesky_solve(right - complement @ s, small)).squeeze(-1) * mask
+        s = (s + solve_factored(small, right - times(complement, s))) * mask
         return r / diagonal - times(weighted.mT, s), s
 
     return solve, definite

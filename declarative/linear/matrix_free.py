@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 from ..errors import NumericalWarning
-from .contract import Pair, Solve, System, or_one, times
+from .contract import Pair, Solve, System, bordered, or_one, times
 from .dense import DenseFactorisation, DenseSystem
 from .diagonal import DiagonalFactorisation
 from .directions import unforeseeable
 
 PROBES = 8  # of the diagonal, by random signs
-PATIENCE = 1000  # iterations
+MAX_ITERATIONS = 1000  # iterations
 
 
 class MatrixFreeSystem(System):
     """The system of A (batch, k, m) and a Hessian that is known by its products with vectors.
 
     The solution is not differentiable. Where the iteration does not converge the dense system is solved ``instead``;
-    ``required`` says that this is against the user's wish, and is told.
+    ``required`` says that this is against the user's wish, and is reported.
     """
 
     def __init__(
@@ -50,9 +50,7 @@ class MatrixFreeSystem(System):
         self.required = required
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        mask = self.active.to(z.dtype)
-        rows = self.jacobian * mask.unsqueeze(-1)
-        return self.product(z) + times(rows.mT, s), times(rows, z) - (1 - mask) * s
+        return bordered(self.product(z), self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> MatrixFreeFactorisation:
         return MatrixFreeFactorisation(self, warn)
@@ -157,7 +155,7 @@ class MatrixFreeFactorisation:
         goal = torch.maximum(eps**1.8 * reduced.abs(), noise)
         positive = torch.ones_like(reduced, dtype=torch.bool)
         # Unless it was asked for, it must not cost more than a part of assembling the matrix.
-        for _ in range(max(PATIENCE, r.shape[-1]) if self.system.required else r.shape[-1] // 4):
+        for _ in range(max(MAX_ITERATIONS, r.shape[-1]) if self.system.required else r.shape[-1] // 4):
             product = self.curvature_times(step)
             curved = (step * product).sum(-1, keepdim=True)
             running = (curved > 0) & (reduced > goal)

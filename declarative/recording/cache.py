@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..boundary import Sizes
 from ..linear.machine import INSTALLED
 from ..problem import Request
-from ..sizes import Sizes
 from ..torchside import in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
 from .tape import NotLowered, Tape, lowered

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..adaptive import Adaptive
 from ..boundary import corner_hint
 from ..errors import NumericalWarning
-from ..evaluation import Evaluation
 from ..functions import functions_of
 from ..gradients import RULES, Exact
+from ..implicit import Evaluation
 from ..inputs import Inputs
 from ..linear.contract import rank_tolerance
 from ..linear.dense import kkt_matrix

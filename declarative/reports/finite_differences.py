@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..evaluation import Evaluation
 from ..forward import solve
 from ..gradients import RULES
-from ..implicit import without_failures
+from ..implicit import Evaluation, without_failures
 from ..problem import flat
 from ..theory.descent import pull_each
+from ..theory.matrices import norm
 
 DIRECTIONS = 3  # random directions in which an input is moved
 
@@ -88,19 +88,14 @@ def _compare(
     predicted: Tensor,  # (batch,)
     solved: Tensor,  # (batch,)
 ) -> Comparison:
-    reach = _norm(u).clamp(min=1.0)
-    near = solved & (torch.maximum(_norm(ahead - u), _norm(behind - u)) < 0.1 * reach)
+    reach = norm(u).clamp(min=1.0)
+    near = solved & (torch.maximum(norm(ahead - u), norm(behind - u)) < 0.1 * reach)
     if not near.any():
         return Comparison(jumped=int(solved.sum()))
     slope = (ahead - behind) / (2 * step)
     # Relative to what v'slope could be; slopes below the floor are zero as far as differences can tell.
-    floor = 0.01 * step * _norm(v) * reach
-    scale = torch.stack([_norm(v) * _norm(slope), predicted.abs(), floor]).amax(0)
+    floor = 0.01 * step * norm(v) * reach
+    scale = torch.stack([norm(v) * norm(slope), predicted.abs(), floor]).amax(0)
     error = ((v * slope).sum(-1) - predicted).abs() / scale
     worst = error[near].nan_to_num(torch.inf).max().item()
     return Comparison(worst, int(near.sum()), int((solved & ~near).sum()))
-
-
-def _norm(x: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return result

@@ -116,8 +116,8 @@ def _choice(call: Call, batch: Batch, u: Tensor, layout: SparseLayout | None, un
         return "sparse", f"the factor has less than {100 * FILL:.0f} % of the entries of a dense one"
     if batch.m + batch.k < SPARSE:
         return "dense", f"there are fewer than {SPARSE} unknowns and constraints"
-    told = unknown if layout is None else f"the factor has more than {100 * FILL:.0f} % of the entries of a dense one"
-    return ("dense, but first without a matrix" if batch.m > LARGE else "dense"), told
+    reason = unknown if layout is None else f"the factor has more than {100 * FILL:.0f} % of the entries of a dense one"
+    return ("dense, but first without a matrix" if batch.m > LARGE else "dense"), reason
 
 
 def _lines_of(layout: SparseLayout) -> list[tuple[str, str]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from ..arguments import require_flags
 from ..problem import Batch
+from ..remedies import IN_PLACE
 from ..solution import RawSolution, Status
+from ..torchside import versions
 from .base import Solver
 from .polish import CLOSE, polish
 
@@ -43,6 +46,34 @@ class ClosedForm(Solver):
         if not callable(self.function):
             raise TypeError(f"function must be a function of (*xs), but is {type(self.function).__name__}.")
         require_flags(polish=self.polish, stationary=self.stationary)
+
+    def points(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], size: int, dtype: torch.dtype) -> Tensor:
+        """What the function returns for the batch, (size, *shape of u).
+
+        Raises:
+            TypeError, ValueError: that is not one solution for each problem, or the function has changed its inputs.
+        """
+        before = versions(xs)
+        y: object = self.function(*xs)
+        if versions(xs) != before:
+            raise ValueError(f"the closed form {IN_PLACE}")
+        if not isinstance(y, Tensor):
+            several = (
+                "; for several unknowns, tell their shapes with start=" if isinstance(y, dict | tuple | list) else ""
+            )
+            raise TypeError(f"the closed form must return a tensor, but returned {type(y).__name__}{several}.")
+        if all(dim is None for dim in in_dims):
+            y = y.unsqueeze(0)
+        if y.dim() == 0 or y.shape[0] != size:
+            raise ValueError(
+                f"the closed form must return one solution per problem, shape ({size}, ...), but returned "
+                f"{tuple(y.shape)}."
+            )
+        if not y.is_floating_point():
+            raise TypeError(f"the closed form must return a floating-point tensor, but returned {y.dtype}.")
+        if 0 in y.shape[1:]:
+            raise ValueError(f"the closed form returned shape {tuple(y.shape)}: u must have at least one entry.")
+        return y.to(dtype, copy=True)  # a formula may return one of its inputs
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Accept ``start``, which the node has obtained from the function."""

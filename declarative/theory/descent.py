@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..evaluation import Evaluation
 from ..gradients import RULES, Rule
+from ..implicit import Evaluation
 from ..inputs import check_incoming
 from ..structure import Point
 from ..table import as_html, as_text
 from .assumptions import Assumptions
+from .matrices import norm
 from .propositions import cosine, descends
 
 APPROXIMATE = ("unconstrained", "curvature", "identity")
@@ -165,9 +166,9 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
     g = pull_each(RULES["exact"], point, v, wanted)
     gradients = {name: pull_each(RULES[name], point, v, wanted) for name in APPROXIMATE}
     # A gradient that is only round-off beside the others is zero: its direction means nothing.
-    size = torch.stack([_norm(gradients[name]) for name in ("unconstrained", "curvature")]).amax(0)
+    size = torch.stack([norm(gradients[name]) for name in ("unconstrained", "curvature")]).amax(0)
     noise = 100 * torch.finfo(g.dtype).eps
-    g = torch.where((_norm(g) <= noise * size).unsqueeze(-1), 0.0, g)
+    g = torch.where((norm(g) <= noise * size).unsqueeze(-1), 0.0, g)
     reports = {name: _report(name, g, g_hat, assumptions, solved) for name, g_hat in gradients.items()}
     judged = {
         name: dataclasses.replace(rule, verdict=_verdict(rule, reports, solved)) for name, rule in reports.items()
@@ -190,7 +191,7 @@ def _report(name: str, g: Tensor, g_hat: Tensor, assumptions: Assumptions, solve
         product=_masked((g * g_hat).sum(-1), solved),
         cosine=_masked(cosine(g, g_hat), solved),
         descends=descends(g, g_hat) & solved,
-        vanishes=(_norm(g_hat) == 0) & (_norm(g) > 0) & solved,
+        vanishes=(norm(g_hat) == 0) & (norm(g) > 0) & solved,
         expectation=_masked(prediction.expectation, solved),
         worst_case=_masked(prediction.worst_case, solved),
         favourable=prediction.favourable & solved,
@@ -225,11 +226,6 @@ def _verdict(rule: RuleReport, reports: dict[str, RuleReport], solved: Tensor) -
 
 def _masked(x: Tensor, solved: Tensor) -> Tensor:
     return torch.where(solved if x.dim() == 1 else solved.unsqueeze(-1), x, torch.nan)
-
-
-def _norm(x: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return result
 
 
 def _count(which: Tensor, solved: Tensor) -> str:

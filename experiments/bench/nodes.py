@@ -129,10 +129,12 @@ def sphere(n: int, batch: int, plotted: bool, peers: Peers, solvers: Sequence[st
     claim = f"sphere by callables, n = {n}, batch {batch}"
     pairs = [Pair(f"{claim}: dense", "node", "dense torch.func", Target(at_most=shares.get((n, batch))), share=True)]
     if plotted:
-        told = "F.normalize knows its derivative; the layer goes through the node, with its checks"
+        reason = "F.normalize knows its derivative; the layer goes through the node, with its checks"
         pairs += [
             *(Pair(f"{claim}: jaxopt, {name}", "node", f"jaxopt, {name}", slower=COMPILED) for name in solvers),
-            Pair(f"SphereProjection, n = {n}, batch {batch}", "SphereProjection", "F.normalize, autograd", slower=told),
+            Pair(
+                f"SphereProjection, n = {n}, batch {batch}", "SphereProjection", "F.normalize, autograd", slower=reason
+            ),
         ]
     return Comparison(sides, pairs, "sphere by callables" if plotted else "", n)
 

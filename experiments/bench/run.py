@@ -67,16 +67,16 @@ def summary(rows: Sequence[Row]) -> str:
     """How many targets are met."""
     words = [row.met for row in rows if row.target]
     skipped = sum(row.note.startswith("skipped") for row in rows)
-    told = f", {skipped} row(s) skipped for a missing library" if skipped else ""
-    return f"{words.count('yes')} of {len(words)} targets met, {words.count('MISSED')} missed{told}."
+    skips = f", {skipped} row(s) skipped for a missing library" if skipped else ""
+    return f"{words.count('yes')} of {len(words)} targets met, {words.count('MISSED')} missed{skips}."
 
 
 def piece(rows: Sequence[Row]) -> str:
     """A piece of the report, to which the pictures are added."""
     missed = [row.claim for row in rows if row.met == "MISSED"]
-    told = f"<p>Missed: {escape('; '.join(missed))}.</p>" if missed else ""
+    failures = f"<p>Missed: {escape('; '.join(missed))}.</p>" if missed else ""
     return f"""<p>{summary(rows)} Each row compares two ways to compute the same gradient, in turns in one run, on one
 thread, in float64; <i>difference</i> is that of the two gradients. The ratio is either how many times as long the other
 way takes (other / ours) or what share of its time ours does (ours / other).</p>
-{told}
+{failures}
 <details><summary>All ratios</summary>{as_html(*table(rows))}</details>"""

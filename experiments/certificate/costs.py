@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, DeclarativeNode
-from declarative.derivatives import Point
 from declarative.gradients import RULES
+from declarative.structure import Point
 from declarative.theory.certificate import SchurComplement, certify, floor_of_rows
 from declarative.theory.propositions import cosine
 from problems import OptimalTransport

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode
-from declarative.derivatives import Point
+from declarative.structure import Point
 from problems import OptimalTransport
 
 from ..shared.inputs import normal

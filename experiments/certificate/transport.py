@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative.derivatives import Point
+from declarative.structure import Point
 from declarative.theory.certificate import SchurComplement
 
 

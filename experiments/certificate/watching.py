@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, Rule
-from declarative.derivatives import Point
 from declarative.gradients import RULES
+from declarative.structure import Point
 from declarative.theory.certificate import Certificate, SchurComplement, certify
 
 Complement = Callable[[Point], SchurComplement]

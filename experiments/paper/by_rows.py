@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from declarative import Adaptive, Exact, Rule
-from declarative.derivatives import Point
-from declarative.linear.contract import Pair
+from declarative.linear import Pair
+from declarative.structure import Point
 
 
 class ByRows(Rule):

@@ -111,8 +111,8 @@ def describe(outcome: Outcome) -> str:
     """The final losses of a panel, in one line."""
     curves = outcome.curves
     finals = (f"{rule} {np.mean(losses[:, -1]):.3g}" for rule, losses in zip(curves.rules, curves.loss, strict=True))
-    told = f"; {sum(outcome.warnings.values())} numerical warnings" if outcome.warnings else ""
-    return f"{outcome.seconds:.1f} s, final loss {', '.join(finals)}{told}"
+    noted = f"; {sum(outcome.warnings.values())} numerical warnings" if outcome.warnings else ""
+    return f"{outcome.seconds:.1f} s, final loss {', '.join(finals)}{noted}"
 
 
 def _check_device(name: str) -> None:

@@ -145,15 +145,15 @@ def _run_in_processes(jobs: Sequence[Job], count: int, progress: Progress) -> No
         while busy:
             for line in cast("list[Line]", wait(list(busy))):  # it returns some of what it is given
                 try:
-                    kind, told = line.recv()
+                    kind, message = line.recv()
                 except (EOFError, ConnectionResetError):
-                    kind, told = "failed", "its process has ended."
+                    kind, message = "failed", "its process has ended."
                 if kind == "tick":
-                    progress.tick(busy[line], told)
+                    progress.tick(busy[line], message)
                 elif kind == "failed":
-                    raise JobError(f"{jobs[busy[line]].label} has failed:\n{told}")
+                    raise JobError(f"{jobs[busy[line]].label} has failed:\n{message}")
                 else:
-                    progress.finish(busy.pop(line), told)
+                    progress.finish(busy.pop(line), message)
                     send_next(line)
 
 
@@ -183,5 +183,5 @@ def _serve(line: Line) -> None:
         while (job := line.recv()) is not None:
             try:
                 line.send(("done", job.run(lambda share: line.send(("tick", share)))))
-            except Exception:  # whatever it is, it is told where the user looks
+            except Exception:  # whatever it is, it is shown where the user looks
                 line.send(("failed", traceback.format_exc()))

@@ -40,7 +40,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch and, where it can be told, NumPy on one thread: the matrices are small, and times are compared."""
+    """Torch and, where that is possible, NumPy on one thread: the matrices are small, and times are compared."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:

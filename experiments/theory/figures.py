@@ -75,8 +75,8 @@ def _draw_degrees_of_freedom(estimates: Sequence[Estimate], figure: Figure) -> N
         rows = [row for row in plain if row.rule == rule]
         places = [row.m - row.p + offset + 0.1 * conditions.index(row.condition) for row in rows]
         _intervals(ax, places, rows, f"{label}: {ESTIMATE}", colour, marker)
-    told = ", ".join(f"{condition:g}" for condition in conditions)
-    ax.set(xlabel=f"free directions m - p (side by side: cond(Ĥ) = {told})", ylabel="E[g'ĝ]")
+    listed = ", ".join(f"{condition:g}" for condition in conditions)
+    ax.set(xlabel=f"free directions m - p (side by side: cond(Ĥ) = {listed})", ylabel="E[g'ĝ]")
     ax.set_title("On average the approximation descends by as much as there are free directions", fontsize=10)
     ax.legend(fontsize=8)
 

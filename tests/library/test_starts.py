@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
-from declarative.boundary import is_defined
 from declarative.problem import Batch, Problem
-from declarative.starts import default_points, defined_start, initial_points
+from declarative.starts import default_points, defined_start, initial_points, is_defined
 from tests.support.helpers import DOUBLE, relative
 
 

@@ -152,14 +152,14 @@ QUADRATIC = [
         ("problems/test_problems_special.py::test_quadratic_program_satisfies_its_conditions",),
     ),
     Mutant(
-        "problems/systems.py",
+        "declarative/linear/schur.py",
         "_scaled_factor(matrix, 1 - mask)",
         "_scaled_factor(matrix, 0 * mask)",
         "inactive rows make the reduced system singular",
         ("problems/test_problems_reuse.py::test_quadratic_program_is_factored_for_its_active_set_once",),
     ),
     Mutant(
-        "problems/systems.py",
+        "declarative/linear/schur.py",
         "return z, s * self.lengths",
         "return z, s",
         "multipliers stay in the units of the normalised program",
@@ -284,7 +284,7 @@ PROJECTIONS = [
     ),
     Mutant(
         "problems/projection.py",
-        "size = largest(x).unsqueeze(-1)",
+        "size = largest_or_one(x).unsqueeze(-1)",
         "size = torch.ones_like(x[:, :1])",
         "lengths overflow and underflow",
         ("problems/test_problems_special.py::test_sphere_of_extreme_inputs",),
@@ -326,9 +326,9 @@ PROJECTIONS = [
     ),
     Mutant(
         "problems/eigen.py",
-        "_inverse(-self.values, self.values)",
-        "_inverse(self.values, self.values)",
-        "the unconstrained gradient of an eigenvector has the wrong sign",
+        "multipliers, shift = torch.zeros_like(multipliers), torch.zeros_like(shift)",
+        "pass",
+        "the unconstrained gradient of an eigenvector keeps the curvature of the constraints",
         ("problems/test_problems_special.py::test_unconstrained_eigenvectors_use_the_pseudo_inverse",),
     ),
     Mutant(

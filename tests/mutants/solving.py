@@ -409,7 +409,7 @@ BOUNDARY = [
         ("library/test_bad_input.py::test_wrong_return_shapes",),
     ),
     Mutant(
-        "declarative/boundary.py",
+        "declarative/starts.py",
         "values[:, batch.p :].clamp(min=-1.0)",
         "values[:, batch.p :]",
         "an inequality without a bound is undefined",

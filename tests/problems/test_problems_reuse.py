@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from declarative import NumericalWarning
+from declarative.linear import ActiveFactorisation, FactorisedSystem, SchurReduction
 from problems import EqualityQP, QuadraticProgram, interior, quadratic
-from problems.systems import Left, LeftSystem, Reduction
 
 DOUBLE = torch.float64
 
@@ -42,7 +42,7 @@ def refused(*_: object) -> None:
 def test_reduction_solves_the_whole_system():
     H, C, r, t = definite(3, 6), 100 * randn(3, 4, 6), randn(3, 6), randn(3, 4)
     D = torch.tensor([0.0, 1e-9, 1.0, 1e12], dtype=DOUBLE).expand(3, 4)
-    solve, good = Reduction.of(H, C).factorise(D)
+    solve, good = SchurReduction.of(H, C).factorise(D)
     z, s = solve(r, t)
     assert good.all()
     assert ((H @ z.unsqueeze(-1) + C.mT @ s.unsqueeze(-1)).squeeze(-1) - r).abs().max() < 1e-11
@@ -55,13 +55,13 @@ def test_reduction_knows_what_it_cannot_solve():
     C = randn(4, 2, 3)
     C[2, 1] = C[2, 0]  # dependent
     C[3, 0] = 0.0
-    _, good = Reduction.of(H, C).factorise(torch.zeros(4, 2, dtype=DOUBLE))
+    _, good = SchurReduction.of(H, C).factorise(torch.zeros(4, 2, dtype=DOUBLE))
     assert good.tolist() == [True, False, False, False]
 
 
-def test_what_is_left_multiplies_back():
+def test_a_factorisation_multiplies_back():
     H, C, active = definite(2, 5), randn(2, 3, 5), torch.tensor([[True, True, False], [True, False, True]])
-    system = LeftSystem(Left.of(H, C, active, Reduction.of(H, C)))
+    system = FactorisedSystem(ActiveFactorisation.of(H, C, active, SchurReduction.of(H, C)))
     r, t = randn(2, 5), torch.where(active, randn(2, 3), 0.0)
     for mine, given in zip(system.multiply(*system.solve(r, t)), (r, t), strict=True):
         assert (mine - given).abs().max() < 1e-12
@@ -90,7 +90,7 @@ def test_quadratic_program_is_factored_for_its_active_set_once(
         assert (mine - other).abs().max() <= 1e-8 * other.abs().max().clamp(min=1.0)
 
 
-def test_second_derivatives_do_not_use_what_is_left():
+def test_second_derivatives_do_not_use_the_factorisation():
     xs = [x.requires_grad_() for x in program(1, 3, 1, 2)]
     assert torch.autograd.gradgradcheck(QuadraticProgram(), xs)
 
