@@ -21,7 +21,7 @@ solution) the point is not a solution.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -131,6 +131,7 @@ def assess(
         look = _Look.at(batch, u, chosen, dtype, structure, travel)
     if bool(look.doubtful.any()):  # forces and curvature that nothing exerts
         look = _Look.at(batch, u, look.multipliers, dtype, structure, travel)
+    look = _without_false_curvature(batch, look, structure)
     terms, active, multipliers, scale = look.terms, look.active, look.multipliers, look.scale
     factors = terms.system.with_active(active).factorise(warn=False)
     step, change = factors(-look.left, -look.gap)
@@ -198,6 +199,24 @@ class _Look:
             wild=terms.is_feasible(dtype) & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
+
+
+def _without_false_curvature(batch: Batch, look: _Look, structure: Structure) -> _Look:
+    """Where f and the constraints curve the same way, what is left of H may be rounding errors: these are zero.
+
+    Such as on a circle of solutions, where H vanishes: a step by what is left of it would lead anywhere.
+    """
+    if not batch.k or not stores_hessian(batch, structure):
+        return look
+    terms, hessian = look.terms, look.terms.system.stored_hessian()
+    assert hessian is not None
+    alone = batch.hessian(terms.u)
+    false = hessian.abs() <= ROUNDING * torch.finfo(hessian.dtype).eps * (alone.abs() + (alone - hessian).abs())
+    if not bool((false & (hessian != 0)).any()):
+        return look
+    everywhere = torch.ones_like(look.multipliers, dtype=torch.bool)
+    system: Any = batch.layout.system(torch.where(false, 0.0, hessian), terms.jacobian, everywhere)
+    return replace(look, terms=replace(terms, system=system))
 
 
 class _Measured(NamedTuple):

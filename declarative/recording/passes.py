@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from ..linear.directions import irregular
 from .compiler import compiled
 from .replay import call_directly
-from .trace import CAPTURED, LITERALS, RecordingError, Trace, trace
+from .trace import CAPTURED, LITERALS, RESHAPED_IN_PLACE, RecordingError, Trace, trace
 
 aten = torch.ops.aten
 
@@ -375,15 +375,6 @@ IN_PLACE: dict[Any, Any] = {
 }
 FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
-# On temporaries, whose former shape nobody uses again.
-RESHAPED_IN_PLACE: dict[Any, Any] = {
-    aten.squeeze_.default: aten.squeeze.default,
-    aten.squeeze_.dim: aten.squeeze.dim,
-    aten.squeeze_.dims: aten.squeeze.dims,
-    aten.unsqueeze_.default: aten.unsqueeze.default,
-    aten.transpose_.default: aten.transpose.int,
-    aten.t_.default: aten.t.default,
-}
 SHAPE_ONLY = (
     aten.ones_like.default,
     aten.zeros_like.default,

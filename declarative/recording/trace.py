@@ -210,3 +210,12 @@ def _described(trace: Trace) -> list[Any]:
 
 
 LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)  # of a tensor that a function has made from numbers
+# On temporaries, whose former shape nobody uses again.
+RESHAPED_IN_PLACE: dict[Any, Any] = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+}

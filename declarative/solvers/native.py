@@ -78,7 +78,7 @@ class Native:
         if functions is None:
             return None
         count = len(self.here.u)
-        self.here = Here(*_each(np.copy, self.here[:9]), *self.here[9:])
+        self.here = Here(*[*_each(np.copy, self.here[:9]), *self.here[9:]])
         self.before = self.changed = Changed(*_each(np.copy, self.before))
         batch = self._lanes(self.here, self.changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
@@ -187,7 +187,7 @@ class Fates(NamedTuple):
     doubtful: Any
     settled: Any
     finished: Any
-    count: Any
+    iterations: Any
     u: Any
     y: Any
 
@@ -203,12 +203,8 @@ def _memory(layout: Layout, lanes: int) -> Memory:
         size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
     else:
         none, never = np.empty(0, np.int32), np.empty(0, bool)
-        plan, size, fill, count = (
-            Plan(*(never if name in ("pair", "is_constraint") else none for name in Plan._fields)),
-            0,
-            0,
-            0,
-        )
+        plan = Plan(none, none, none, none, never, never, none, none, none, none, none)
+        size, fill, count = 0, 0, 0
     floats = [np.empty((rows, lanes)) for rows in (count, size, size, fill, fill, size)]
     entries, inverse, coupling, lower, below, made = floats
     return Memory(

@@ -19,6 +19,7 @@ careful way.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -257,7 +258,7 @@ class _Loop:
 
     def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State) -> None:
         default = torch.finfo(state.u.dtype).eps ** 0.6
-        self.limit = solver.max_iterations
+        self.limit = min(solver.max_iterations, sys.maxsize)
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
         self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
         self.limits = (*self.tolerances, torch.finfo(state.u.dtype).eps ** 0.75, NEAR)
@@ -298,7 +299,7 @@ class _Loop:
         flags = native.iterate_on(self.limits, most, fates)
         if flags is None:  # functions that are called
             return self._advance_once(native)
-        before, self.iterations = self.iterations, torch.from_numpy(fates.count)
+        before, self.iterations = self.iterations, torch.from_numpy(fates.iterations)
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)
         if bool(finished.any()):
@@ -336,7 +337,7 @@ class _Loop:
         settled, n = self.record.nudges >= NUDGES, len(self.rows)
         arrays = (self.running, torch.from_numpy(self.hopeful), self.record.shifted, settled, torch.zeros_like(settled))
         places = (np.empty((n, self.batch.m)), np.empty((n, self.batch.k)))
-        return Fates(*(np.array(x.numpy()) for x in (*arrays, self.iterations)), *places)
+        return Fates(*[*(np.array(x.numpy()) for x in (*arrays, self.iterations)), *places])
 
     def _go_native(self) -> None:
         self.native = Native(self.batch, self.scales, self.model, self.state)

@@ -56,7 +56,7 @@ class Progress(NamedTuple):
     doubtful: Flags  # whether a solution may be a saddle point, for its last factors were shifted
     settled: Flags  # whether it is not asked any more if a solution is a saddle point
     finished: Flags  # whether it was solved here
-    count: Counts  # iterations
+    iterations: Counts
     u: Floats  # its solution, (batch, m)
     y: Floats  # and multipliers, (batch, k)
     flags: Flags  # of the last iteration: solved, factored, accepted, faint, (4, batch)
@@ -270,7 +270,7 @@ def iterate(
             g = who[n]
             if not _is_over(progress, g, lanes, n, faint) and turns[n] < most - 1:
                 _go_on(lanes.here, lanes.changed, lanes.trial, lanes.there, n)
-                progress.count[g] += 1
+                progress.iterations[g] += 1
                 turns[n] += 1
                 n += 1
                 continue

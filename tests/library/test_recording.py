@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from declarative import DeclarativeNode
+from declarative.linear.machine import INSTALLED
 from declarative.recording import RecordingError
 from declarative.recording.passes import record
 from declarative.recording.trace import trace
@@ -26,7 +27,14 @@ def plane(x):  # the nearest point with sum 1
 def graphs(node):
     """The graphs that a node has recorded, in all modes of its functions."""
     recordings = node.spec.plan.recordings
-    return [graph for one in (recordings, *recordings._modes.values()) for graph in one._graphs.values()]
+    every = (recordings, *recordings._modes.values())
+    return [graph for one in every for graph in (*one._graphs.values(), *one._tapes.values())]
+
+
+@pytest.fixture(params=[True, False], ids=["tape", "graph"])
+def way(request, monkeypatch):
+    """How what was recorded is run: as a tape, if Numba is there, or operation by operation."""
+    monkeypatch.setattr("declarative.recording.cache.INSTALLED", request.param and INSTALLED)
 
 
 EVERY = [(case, "closed form", "exact") for case in REGULAR]
@@ -34,6 +42,7 @@ FEW = [(case, "closed form", rule) for case in REGULAR[:2] for rule in RULES[1:]
 FEW += [(case, "newton", "exact") for case in REGULAR[::4]]
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("case", "solver", "rule"), EVERY + FEW, ids=str)
 def test_the_same_numbers_as_called(case, solver, rule):
     results = []
@@ -299,7 +308,8 @@ def test_what_is_returned_belongs_to_the_caller():
     assert node.derivatives(x).H.isfinite().all()
 
 
-def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector():
+def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector(monkeypatch):
+    monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
     n, p, batch = 30, 5, 8
     root, normals = randn(batch, n, n), randn(batch, p, n, seed=1)
     xs = (root @ root.mT / n + torch.eye(n, dtype=DOUBLE), randn(batch, n, seed=2), normals, randn(batch, p, seed=3))
@@ -330,6 +340,7 @@ def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector():
 # The cache
 
 
+@pytest.mark.usefixtures("way")
 def test_the_cache_is_bounded_and_belongs_to_the_node(monkeypatch):
     monkeypatch.setattr("declarative.recording.cache.GRAPHS", 5)
     node = DeclarativeNode(module := Module(), solver=lambda x: module.scale * x, record=True)

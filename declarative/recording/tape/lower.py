@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from ...linear.machine import Floats
 from ...torchside import is_fixed
-from ..trace import LITERALS, Trace, trace
-from .machine import Floats, Program, Registers, execute
+from ..trace import LITERALS, RESHAPED_IN_PLACE, Trace, trace
+from .machine import Program, Registers, execute
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
 from .writer import NotLowered, Writer
 
@@ -37,7 +38,7 @@ class Tape:
     ) -> None:
         self.program = program
         self._products = products
-        self._operations = sum(node.op == "call_function" for node in traced.module.graph.nodes)
+        self._operations = len([node for node in traced.module.graph.nodes if node.op == "call_function"])
         self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
         self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
         self._frozen = [(x, x.clone()) for x in frozen]
@@ -53,7 +54,8 @@ class Tape:
 
     def is_worth_it(self, count: int) -> bool:
         """Whether the operations of torch would take longer for so many problems: but for products of matrices."""
-        return self._products * max(count, 4) <= PER_OPERATION * self._operations
+        products: int = self._products * max(count, 4)
+        return products <= PER_OPERATION * self._operations
 
     def for_one(self, tensors: Sequence[Tensor | None]) -> Any:
         """The outputs of one problem."""
@@ -197,14 +199,15 @@ class _Lowering:
         value = self.traced.values[node]
         if not any(isinstance(x, Entries) for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_entries)):
             return value
-        name = _name(node.target)
+        target = RESHAPED_IN_PLACE.get(node.target, node.target)
+        name = _name(target)
         if name in SHAPE_ONLY:
             return value
         _require_double(value, name)
         if name == "_to_copy":
             return self._converted(node.args[0], args[0], value)
         if name in MOVES:
-            return self._moved(name, node.target, args, kwargs)
+            return self._moved(name, target, args, kwargs)
         rule = RULES.get(name)
         if rule is None:
             return self._decomposed(node, args, kwargs)
@@ -212,8 +215,8 @@ class _Lowering:
             found = entries(rule(self.operands, *args, **_without_options(kwargs)))
         except (TypeError, RuntimeError, IndexError, ValueError) as error:
             raise NotLowered(f"{node.target}: {error}") from error
-        if found.registers.shape != value.shape:
-            found = Entries(found.registers.expand(value.shape))
+        if found.registers.numel() != value.numel():  # its shape may have been changed in place since
+            raise NotLowered(f"{node.target} gives another shape")
         return found
 
     def _converted(self, node: Any, x: Any, value: Tensor) -> Entries:
@@ -241,8 +244,6 @@ class _Lowering:
 
         if name == "constant_pad_nd" and (len(args) > 2 and args[2] != 0):
             raise NotLowered("padding with something else than zero")
-        if name in ("fill", "index_copy", "index_fill"):
-            raise NotLowered(name)
         moved_args, moved_kwargs = pytree.tree_map(numbers, (args, kwargs), is_leaf=_is_entries)
         if name in ("view", "_unsafe_view"):
             result: Any = moved_args[0].reshape(moved_args[1])
@@ -255,14 +256,17 @@ class _Lowering:
                 raise NotLowered(f"{target}: {error}") from error
         return pytree.tree_map_only(Tensor, Entries, result)
 
+    def _example(self, node: fx.Node) -> Any:
+        """What a node was when it was traced, in the shape that it had then."""
+        known, value = self.known[node], self.traced.values[node]
+        return value.reshape(known.registers.shape) if isinstance(known, Entries) else value
+
     def _decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """An operation without a rule, by what torch says it is made of."""
         function = _decomposition(node.target)
         if function is None or self.depth >= DEPTH:
             raise NotLowered(f"no rule for {node.target}")
-        examples, spec = pytree.tree_flatten(
-            fx.node.map_arg((node.args, node.kwargs), lambda used: self.traced.values[used])
-        )
+        examples, spec = pytree.tree_flatten(fx.node.map_arg((node.args, node.kwargs), self._example))
         own, _ = pytree.tree_flatten((args, kwargs), is_leaf=_is_entries)
         places = [i for i, x in enumerate(own) if isinstance(x, Entries)]
 
@@ -316,7 +320,8 @@ def _decomposition(target: Any) -> Callable[..., Any] | None:
     return found
 
 
-INDEXED = ("index", "index_select", "gather", "take_along_dim")
-SHAPE_ONLY = (
-    "ones_like zeros_like full_like new_zeros new_ones new_full empty_like new_empty zeros ones full empty scalar_tensor"
-).split()
+INDEXED = ("index", "index_select", "gather")
+SHAPE_ONLY = {
+    "ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
+    "zeros", "ones", "full", "empty", "scalar_tensor",
+}  # fmt: skip

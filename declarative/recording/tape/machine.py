@@ -36,7 +36,7 @@ class Program(NamedTuple):
     b: Registers
     c: Registers
     d: Registers  # the register that it writes
-    count: int  # of registers
+    size: int  # how many registers there are
     constants: Floats  # the first registers
     own: Registers  # which entries of a problem's own inputs are read, into the registers after the constants
     shared: Registers  # and of those that all problems share, after these
@@ -65,7 +65,7 @@ def _machine(lanes: int) -> Callable[..., None]:
     def run(program: Program, own: Floats, shared: Floats, outputs: Floats) -> None:
         kinds, ends, A, B, C, D = program.kinds, program.ends, program.a, program.b, program.c, program.d
         count, fixed, read = len(own), len(program.constants), len(program.own)
-        r = np.empty(program.count * lanes)
+        r = np.empty(program.size * lanes)
         for i in range(fixed):
             for j in range(lanes):
                 r[i * lanes + j] = program.constants[i]
@@ -207,10 +207,10 @@ def _machine(lanes: int) -> Callable[..., None]:
 
 
 def _binary(kind: int, a: float, b: float) -> float:
-    return a**b if kind == POW else math.atan2(a, b)  # type: ignore[no-any-return]
+    return a**b if kind == POW else math.atan2(a, b)
 
 
-def _unary(kind: int, a: float) -> float:  # noqa: C901
+def _unary(kind: int, a: float) -> float:
     if kind == ISFINITE:
         return 1.0 if np.isfinite(a) else 0.0
     if kind == SIGN:

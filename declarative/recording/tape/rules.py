@@ -1,7 +1,7 @@
 """How operations of torch are written on a tape.
 
-A tensor is here an array of register numbers, so that whatever moves, copies or leaves out entries is carried out on the
-numbers and costs nothing later; what puts zeros between entries puts register 0, which is always zero.
+A tensor is here an array of register numbers, so that whatever moves, copies or leaves out entries is carried out on
+the numbers and costs nothing later; what puts zeros between entries puts register 0, which is always zero.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _mv(o: Operands, a: Any, b: Any) -> Registers:
 
 
 def _dot(o: Operands, a: Any, b: Any) -> Registers:
-    return _product(o, o.of(a)[None, :], o.of(b)[:, None])[0, 0]
+    return _product(o, o.of(a)[None, :], o.of(b)[:, None]).reshape(())
 
 
 def _with_product(multiply: Rule) -> Rule:
@@ -378,10 +378,10 @@ RULES: dict[str, Rule] = {
     "copy": lambda o, x, source, **_: np.broadcast_to(o.of(source), o.of(x).shape),
 }
 # Those that move entries: carried out on the numbers of the registers.
-MOVES = set(
-    """view _unsafe_view reshape expand permute transpose t unsqueeze squeeze select slice cat stack unbind split
-    split_with_sizes chunk index index_select gather flip roll repeat diagonal clone contiguous alias detach lift_fresh
-    lift_fresh_copy slice_backward select_backward diagonal_backward diag_embed slice_scatter select_scatter tril triu
-    unfold movedim expand_as view_as take_along_dim narrow rot90 diagonal_copy slice_inverse select_copy view_copy
-    expand_copy permute_copy transpose_copy unsqueeze_copy squeeze_copy constant_pad_nd index_copy fill""".split()
-)
+MOVES = {
+    "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "select",
+    "slice", "cat", "stack", "unbind", "split", "split_with_sizes", "chunk", "index", "index_select", "gather",
+    "flip", "roll", "repeat", "diagonal", "clone", "contiguous", "alias", "detach", "lift_fresh", "lift_fresh_copy",
+    "slice_backward", "select_backward", "diagonal_backward", "diag_embed", "slice_scatter", "select_scatter", "tril",
+    "triu", "unfold", "movedim", "narrow", "constant_pad_nd",
+}  # fmt: skip

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...linear.machine import Floats
 from . import machine
-from .machine import Floats, Program, Registers
+from .machine import Program, Registers
 
 ZERO = 0  # the register that is always zero
 LONGEST = 1_000_000  # instructions
@@ -94,7 +95,8 @@ class Writer:
 
     def _is(self, registers: Registers, value: float) -> NDArray[np.bool_]:
         """Where they are constants of this value."""
-        return self._fixed[registers] & (self._value[registers] == value)
+        found: NDArray[np.bool_] = self._fixed[registers] & (self._value[registers] == value)
+        return found
 
     # Instructions.
 
@@ -167,12 +169,6 @@ class Writer:
 
     # What is made of them.
 
-    def add(self, a: Registers, b: Registers) -> Registers:
-        return self.emit(machine.ADD, a, b)
-
-    def mul(self, a: Registers, b: Registers) -> Registers:
-        return self.emit(machine.MUL, a, b)
-
     def reduce(self, kind: int, registers: Registers, axis: int, empty: float) -> Registers:
         """Combine all along an axis, two and two."""
         x = np.moveaxis(registers, axis, 0)
@@ -181,7 +177,8 @@ class Writer:
         while len(x) > 1:
             half = len(x) // 2
             x = np.concatenate([self.emit(kind, x[:half], x[half : 2 * half]), x[2 * half :]])
-        return x[0]
+        combined: Registers = np.asarray(x[0])
+        return combined
 
     def gather_into(self, kind: int, base: Registers, targets: Registers, registers: Registers) -> Registers:
         """Combine registers, flat, with those of a flat base that they are sent to."""
@@ -234,7 +231,7 @@ class Writer:
             b=b,
             c=c,
             d=place[results],
-            count=int(count),
+            size=int(count),
             constants=self._value[fixed],
             own=read[0],
             shared=read[1],
