@@ -47,37 +47,42 @@ def polish(
         counts: whether the steps count as iterations.
     """
     travel = None if start is None else (raw.y - start.to(raw.y.dtype)).abs()
-    quick = _quickly(batch, raw, travel, dtype or raw.y.dtype, counts)
-    return quick or _carefully(batch, raw, travel, dtype, minimum, counts)
+    done, raw = _quickly(batch, raw, travel, dtype or raw.y.dtype, counts)
+    return raw if done else _carefully(batch, raw, travel, dtype, minimum, counts)
 
 
 def _quickly(
     batch: Batch, raw: RawSolution, travel: Tensor | None, dtype: torch.dtype, counts: bool
-) -> RawSolution | None:
-    """As it should be: a step or two, and there is nothing left to improve, nor to be asked."""
+) -> tuple[bool, RawSolution]:
+    """As it should be: a step or two, and there is nothing left to improve, nor to be asked; whether that is so."""
     u, multipliers = raw.y, raw.multipliers
     if multipliers is None:
-        return None
+        return False, raw
     way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
     steps = torch.zeros_like(raw.iterations)
     if batch.q and stores_hessian(batch, "auto"):
         u, multipliers, moved = _crossed_over(batch, u, multipliers, way)
         steps = steps + moved
+    longest = CLOSE * way.amax(-1)
     for _ in range(QUICK_STEPS + 1):
         seen = glance(batch, u, multipliers, dtype, travel)
         if seen is None:
-            return None
+            return False, raw
+        length = seen.step.abs().amax(-1)
         if bool(seen.plain.all()):
             best = seen.assessment(dtype)
             iterations = raw.iterations + steps if counts else raw.iterations
-            return dataclasses.replace(raw, y=u, multipliers=best.multipliers, iterations=iterations, assessment=best)
-        short = seen.step.abs().amax(-1) <= CLOSE * way.amax(-1)
-        if not bool((seen.plain | (seen.trusted & short & (seen.found.distance < torch.inf))).all()):
-            return None
+            ready = dataclasses.replace(raw, y=u, multipliers=best.multipliers, iterations=iterations, assessment=best)
+            return True, ready
+        if not bool((seen.plain | (seen.trusted & (seen.found.distance < torch.inf))).all()):
+            return False, raw
+        if not bool((seen.plain | (length <= longest)).all()):  # as good as rounding errors let it be, or a gamble
+            near = bool((length <= CLOSE * way.amax(-1)).all())
+            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if near else raw
         ahead = ~seen.plain.unsqueeze(-1)
         u, multipliers = u + ahead * seen.step, seen.look.multipliers - ahead * seen.change
-        steps = steps + ~seen.plain
-    return None
+        steps, longest = steps + ~seen.plain, QUICK * length
+    return False, dataclasses.replace(raw, y=u, multipliers=multipliers)
 
 
 def _crossed_over(batch: Batch, u: Tensor, multipliers: Tensor, way: Tensor) -> tuple[Tensor, Tensor, Tensor]:
