@@ -93,13 +93,19 @@ def rows(record: Record) -> list[list[str]]:
                     f"{np.mean([cell.faster(what) for cell in both]):.2f} x" for what in ("layer_backward", "seconds")
                 ]
                 cosines = [f"{np.mean([cell.mean(f'cosine_{share}') for cell in both]):.2f}" for share in (10, 50, 90)]
-                lines.append([label, method, *speed, *cosines, *(in_words(cell.ratio) for cell in both)])
+                lines.append([label, method, *speed, *cosines, *(with_range(cell) for cell in both)])
     return lines
 
 
 def in_words(ratio: float) -> str:
     """A ratio of losses, as far as it means something."""
     return f"< {1 / FAR:g}" if ratio < 1 / FAR else f"> {FAR:g}" if ratio > FAR else f"{ratio:.2f}"
+
+
+def with_range(cell: Cell) -> str:
+    """The ratio of losses, and where it is on the seeds."""
+    ends = in_words(min(cell.ratios)), in_words(max(cell.ratios))
+    return in_words(cell.ratio) if ends[0] == ends[1] else f"{in_words(cell.ratio)} ({ends[0]} to {ends[1]})"
 
 
 def sentences(record: Record) -> list[str]:

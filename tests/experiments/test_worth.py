@@ -219,6 +219,7 @@ def test_words_follow_the_data() -> None:
 def test_one_bad_seed_is_no_success() -> None:
     record = record_of(unconstrained=0.5)
     record["runs"][1]["curve"]["loss"][-1] = 3.0
+    assert findings.rows(record)[0][-2:] == ["1.22 (0.50 to 3.00)", "0.50"]
     said = findings.sentences(record)
     assert said[3].endswith("unconstrained 0 and 0 of 1.")
     assert f"{CANNOT} alone for cone, n = 2; in neither case for none" in said[0]
