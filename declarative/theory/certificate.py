@@ -126,7 +126,7 @@ def certify(
     complement = schur_complement(point) if complement is None else complement
     v, of_v = _brought_to_one(v)
     flat, of_g = _brought_to_one(torch.cat([grad.reshape(len(v), -1) for grad in g_hat], -1))
-    parts = flat.split([grad[0].numel() for grad in g_hat], -1)
+    parts = flat.split([grad.shape[1:].numel() for grad in g_hat], -1)
     tangents = tuple(part.reshape(grad.shape) for part, grad in zip(parts, g_hat, strict=True))
     b, c = point.batch.pushforward(point.u, point.multipliers, tangents, wanted)
     active = point.active.to(v.dtype)
@@ -250,10 +250,11 @@ def schur_complement(point: Point) -> SchurComplement:
     In units of the unknowns in which the diagonal of H is 1, S >= A A' / ||H||, so that a floor is the smallest
     eigenvalue of A A' over a bound of the largest of H. To find the former takes about as long as the exact gradient;
     where A is the same in all calls, do it once (``floor_of_rows``) and keep it. There is no floor where H is not
-    positive definite, or its condition number is above the inverse of the square root of the precision.
+    positive definite, or its condition number is above the inverse of the square root of the precision. What is sparse
+    is made dense.
     """
     batch = point.batch.dense()
-    jacobian = point.rows() if batch is point.batch or point.batch.layout is batch.layout else None
+    jacobian = point.rows() if point.batch.layout is batch.layout else None
     point = dataclasses.replace(point, batch=batch, jacobian=jacobian, hessian=None, builder=None, factors=None)
     hessian = _equilibrated(point)
     scaled = point.rows() * hessian.units.unsqueeze(-2)

@@ -19,6 +19,7 @@ from .training import QUANTILES, REGIMES
 
 HEAD: tuple[str, ...] = ("family", "method", "backward", "step", "cosine, 10 %", "median", "90 %", *REGIMES)
 CHEAP = "unconstrained"
+CLEAR = 1.01  # the least ratio of losses that counts
 FAR = 10.0  # times the loss of the exact gradient, where the colours end
 STRONG = 0.6  # colours on which white is read best
 
@@ -46,8 +47,8 @@ class Cell:
 
     @property
     def always(self) -> bool:
-        """Whether it is below the exact gradient on every seed, or above on every one."""
-        return max(self.ratios) < 1 or min(self.ratios) > 1
+        """Whether it is clearly below the exact gradient on every seed, or above on every one."""
+        return max(self.ratios) < 1 / CLEAR or min(self.ratios) > CLEAR
 
     @property
     def saved(self) -> float:
@@ -134,12 +135,22 @@ def worth_it(found: dict[tuple[str, str, str], Cell]) -> str:
             lower.setdefault(cell.label, []).extend([cell.regime] if cell.always and cell.ratio < 1 else [])
     groups = {
         "Dropping the constraints is worth it whatever the targets are": [*REGIMES],
-        **{f"with {regime} alone": [regime] for regime in REGIMES},
-        "in neither case": [],
+        **{f"With {regime} alone": [regime] for regime in REGIMES},
+        "In neither case": [],
     }
-    named = [(words, [label for label, where in lower.items() if where == these]) for words, these in groups.items()]
-    said = "; ".join(f"{words} for {', '.join(labels) or 'none'}" for words, labels in named)
-    return f"{said} (lower than the exact gradient after the same time, on every seed)."
+    said = [
+        f"{words}: {_together([x for x, where in lower.items() if where == these])}" for words, these in groups.items()
+    ]
+    return f"{'. '.join(said)}. (After the same time, lower than the exact gradient by a per cent on every seed.)"
+
+
+def _together(labels: list[str]) -> str:
+    """The sizes of each family in brackets."""
+    sizes: dict[str, list[str]] = {}
+    for label in labels:
+        name, size = label.split(", ", 1)
+        sizes.setdefault(name, []).append(size)
+    return ", ".join(f"{name} ({'; '.join(these)})" for name, these in sizes.items()) or "none"
 
 
 def verdict(regime: str, found: dict[tuple[str, str, str], Cell]) -> str:
@@ -151,7 +162,7 @@ def verdict(regime: str, found: dict[tuple[str, str, str], Cell]) -> str:
         counts += [f"{method} {lower} and {higher} of {len(mine)}"] if mine else []
     return (
         f"With {regime}, in how many families a method is below the exact gradient after the same time, and in how "
-        f"many above, on every seed: {'; '.join(counts)}."
+        f"many above, by a per cent on every seed: {'; '.join(counts)}."
     )
 
 
@@ -167,8 +178,8 @@ def pictures(record: Record) -> list[Picture]:
         "step of training (dot); left of 1 it is faster. Second: the cosine of the two over the training, from 10 to "
         "90 % of all problems, thick from 25 to 75 %, with the median; dark where targets can be met, light where they "
         "cannot; right of 0 it goes downhill. Right: the loss after equal time, exact = 1. Blue is lower, so worth it; "
-        "orange is higher; bold is so on every seed; a point is a method that the layer does not have. Without "
-        "curvature of the constraints, unconstrained and curvature are the same and share a cell"
+        "orange is higher; bold is so by a per cent on every seed; a point is a method that the layer does not have. "
+        "Without curvature of the constraints, unconstrained and curvature are the same and share a cell"
     )
     return [Picture("worth", alt, caption, partial(draw_map, record), wide=True)]
 
