@@ -25,6 +25,7 @@ from ..worth.methods import FEW, LAST
 from ..worth.training import LEARNING_RATE, REGIMES
 
 CAN, CANNOT = REGIMES
+LONG = 40  # lines of a table
 TIMES = {True: " of the exact rule, and as many as fit into the same time of the others", False: ""}
 
 
@@ -41,12 +42,20 @@ def _content(application: Application, record: Record) -> str:
     pictures = {True: "", False: ""}
     for picture in findings.pictures(record):
         pictures[picture.wide] += themed(picture)
-    return f"""{DESCRIPTIONS[application](record["settings"])}
-{bullets(findings.sentences(record))}
-{table(findings.HEAD, findings.rows(record))}
-<div class="wide">{pictures[True]}</div>
-<div class="figures">{pictures[False]}</div>
-{warnings_list(record["warnings"])}"""
+    shown = f"""<div class="wide">{pictures[True]}</div>
+<div class="figures">{pictures[False]}</div>"""
+    lines = findings.rows(record)
+    content = [table(findings.HEAD, lines), shown]
+    if len(lines) > LONG:  # nobody should have to go past it to see the figure
+        content = [shown, f"<details><summary>All {len(lines)} lines of the table</summary>{content[0]}</details>"]
+    return "\n".join(
+        [
+            DESCRIPTIONS[application](record["settings"]),
+            bullets(findings.sentences(record)),
+            *content,
+            warnings_list(record["warnings"]),
+        ]
+    )
 
 
 def _describe_sorting(settings: Record) -> str:

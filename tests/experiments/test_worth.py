@@ -12,6 +12,7 @@ from torch import Tensor
 
 from declarative import Rule
 from experiments import worth
+from experiments.report import applications
 from experiments.shared.files import read_csv
 from experiments.shared.inputs import normal
 from experiments.worth import findings, training
@@ -237,7 +238,9 @@ def test_the_command_leaves_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(rows) == 2 * len(REGIMES) * (4 + 3)  # seeds, regimes, methods
     assert {row["method"] for row in rows} == set(METHODS[:4])
     assert all(float(row["last_loss"]) > 0 for row in rows)
+    monkeypatch.setattr(applications, "LONG", 1)
     assert command(tmp_path, "report") == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert '<section id="worth">' in page
+    assert page.index("<figcaption>Where is it worth") < page.index("lines of the table</summary>")  # which is folded
     assert "Why an approximation can be better than the truth" in page
