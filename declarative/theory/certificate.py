@@ -19,6 +19,13 @@ As soon as the bounds of g'g_hat are on the same side of the threshold, it is de
 S on its range, which is not for free: for fixed linear constraints it comes from A alone and the largest eigenvalue of
 H (:func:`schur_complement`), for transport from the plan's smallest entry. :func:`probable_floor` is right only with a
 probability. Without a floor nothing is ever certified.
+
+**Rounding errors** are counted at their worst. In the norm ||z||_H = (z'H z)^1/2 nothing that S^-1 does to a vector A z
+makes it longer, so that errors of H^-1 v and H^-1 b, relative to their lengths in that norm, are errors of g'g_hat
+relative to the product of these lengths: a margin of the square root of the precision is enough if the condition
+number of H is below the inverse of that square root, and nothing is certified if it is not. Errors of r, w and of
+products with S may lie where S^-1 is largest, and are divided by mu. Nothing depends on units: v, g_hat, r and w are
+brought to a length of about 1, or their squares would underflow.
 """
 
 from __future__ import annotations
@@ -52,6 +59,9 @@ class SchurComplement:
         columns: A' s.
         floor: a number below all eigenvalues of S on its range, zero where none is known; (batch,).
         adapt: c of the node's constraints -> c of the rows that A has here, which may be others or have other units.
+        ceiling: a number above ||A||^2 ||H^-1||, for some units of the unknowns, by which rounding errors are judged;
+            (batch,). Without it they are judged by the results of products, which may be smaller than the terms of
+            these: give one if S is ill-conditioned.
     """
 
     inverse: Map
@@ -59,6 +69,7 @@ class SchurComplement:
     columns: Map
     floor: Tensor
     adapt: Map = lambda c: c
+    ceiling: Tensor | None = None
 
     def __call__(self, s: Tensor) -> Tensor:
         return self.rows(self.inverse(self.columns(s)))
@@ -113,29 +124,52 @@ def certify(
         steps: of conjugate gradients, at most.
     """
     complement = schur_complement(point) if complement is None else complement
-    b, c = point.batch.pushforward(point.u, point.multipliers, tuple(g_hat), wanted)
+    v, of_v = _brought_to_one(v)
+    flat, of_g = _brought_to_one(torch.cat([grad.reshape(len(v), -1) for grad in g_hat], -1))
+    parts = flat.split([grad.shape[1:].numel() for grad in g_hat], -1)
+    tangents = tuple(part.reshape(grad.shape) for part, grad in zip(parts, g_hat, strict=True))
+    b, c = point.batch.pushforward(point.u, point.multipliers, tangents, wanted)
     active = point.active.to(v.dtype)
     q, free = complement.inverse(torch.stack([b, v]))
     known = (q * v).sum(-1)
-    promised = share * torch.stack([grad.reshape(len(v), -1).square().sum(-1) for grad in g_hat]).sum(0)
-    w = complement.rows(q) - complement.adapt(c * active)
-    size = (q * v).abs().sum(-1) + promised.abs()
-    return decide(complement, known - promised, size, w, complement.rows(free), steps)
+    promised = share * flat.square().sum(-1) * (of_g / of_v)
+    seen = complement.adapt(c * active)
+    w, r = complement.rows(q) - seen, complement.rows(free)
+    lengths = [(x * y).sum(-1).clamp(min=0.0).sqrt() for x, y in ((q, b), (free, v))]  # in the norm of H
+    size = lengths[0] * lengths[1] + (q * v).abs().sum(-1) + promised.abs()
+    terms = _length(w), _length(r)
+    if complement.ceiling is not None:
+        root = complement.ceiling.sqrt()
+        terms = terms[0] + root * lengths[0] + _length(seen), terms[1] + root * lengths[1]
+    found = decide(complement, known - promised, size, w, r, steps, terms)
+    unit = of_v * of_g
+    return dataclasses.replace(found, lower=found.lower * unit, upper=found.upper * unit)
 
 
 def decide(
-    complement: SchurComplement, known: Tensor, size: Tensor, w: Tensor, r: Tensor, steps: int = STEPS
+    complement: SchurComplement,
+    known: Tensor,
+    size: Tensor,
+    w: Tensor,
+    r: Tensor,
+    steps: int = STEPS,
+    terms: tuple[Tensor, Tensor] | None = None,
 ) -> Certificate:
-    """The sign of known - w'S^-1 r, for (batch,), (batch, p) and (batch, p); size is of the terms of what is known."""
-    # In these units both have the same length, for which the bounds are closest.
-    lengths = r.norm(dim=-1), w.norm(dim=-1)
-    unit = torch.where(torch.minimum(*lengths) > 0, _ratio(*lengths), 1.0).sqrt().unsqueeze(-1)
-    r, w = r / unit, w * unit
-    bounds = QuadraticForms(complement, torch.stack([r + w, r - w]), r.norm(dim=-1) + w.norm(dim=-1))
+    """The sign of known - w'S^-1 r, for (batch,), (batch, p) and (batch, p).
+
+    The size is that of the terms of what is known, and terms are the lengths of the terms that w and r were computed
+    from, (batch,) each, if they are longer than w and r.
+    """
+    lengths = _length(w), _length(r)
+    terms = lengths if terms is None else terms
+    units = [torch.where(length > 0, length, 1.0) for length in lengths]
+    w, r = (x / unit.unsqueeze(-1) for x, unit in zip((w, r), units, strict=True))
+    known, size = (x / units[0] / units[1] for x in (known, size))  # both have the same length: bounds are closest
+    bounds = QuadraticForms(complement, torch.stack([r + w, r - w]), terms[0] / units[0] + terms[1] / units[1])
     taken = torch.full_like(known, steps)
     decided = torch.zeros_like(known, dtype=torch.bool)
     for step in range(steps + 1):
-        low, high = bounds.lower, bounds.upper
+        low, high = bounds.least, bounds.upper
         lower, upper = known - (high[0] - low[1]) / 4, known - (low[0] - high[1]) / 4
         margin = torch.finfo(known.dtype).eps ** 0.5 * (size + low.sum(0) / 4)
         descends, ascends = lower > margin, upper < -margin
@@ -144,15 +178,16 @@ def decide(
         if step == steps or bool(decided.all()):
             break
         bounds.step()
+    lower, upper = (bound * units[0] * units[1] for bound in (lower, upper))
     return Certificate(descends, ascends, lower, upper, taken)
 
 
 class QuadraticForms:
     """Bounds of b'S^-1 b by conjugate gradients for S x = b, (..., batch, p); the floor of S must be one.
 
-    What the residual has of rounding errors may lie in the direction in which S^-1 is largest, and belongs to the upper
-    bound. They are some multiple of the precision, of the terms that b was computed from (their size is given) and of
-    all that was taken away from it.
+    What b and the residual have of rounding errors may lie in the direction in which S^-1 is largest, and belongs to
+    the bounds. They are some multiple of the precision, of the terms that b was computed from (their size is given) and
+    of those of all that was taken away from it.
     """
 
     def __init__(self, complement: SchurComplement, b: Tensor, size: Tensor) -> None:
@@ -162,15 +197,27 @@ class QuadraticForms:
         self.precision = ROUNDING * torch.finfo(b.dtype).eps
         self.noise = self.precision * size.expand_as(self.squared)  # of the length of the residual
         self.lower = torch.zeros_like(self.squared)
-        self.floor = complement.floor.expand_as(self.squared)
+        information = torch.finfo(b.dtype)
+        floor = torch.where(complement.floor > information.tiny / information.eps, complement.floor, 0.0)
+        self.floor = floor.expand_as(self.squared)
         self.radau = 1 / self.floor  # gamma_mu; infinite where there is no floor
         self.sound = torch.ones_like(self.squared, dtype=torch.bool)
 
     @property
+    def error(self) -> Tensor:
+        """What rounding errors can be of the root of the form."""
+        return self.noise / self.floor.sqrt()
+
+    @property
+    def least(self) -> Tensor:
+        """The lower bound, less rounding errors."""
+        return (self.lower.sqrt() - self.error).clamp(min=0.0).square()
+
+    @property
     def upper(self) -> Tensor:
         """Infinite where there is no floor, or where it has turned out not to be one."""
-        left = ((self.radau * self.squared).sqrt() + self.noise / self.floor.sqrt()).square()
-        return torch.where(self.sound & (self.floor > 0), self.lower + left, torch.inf)
+        most = ((self.lower + self.radau * self.squared).sqrt() + self.error).square()
+        return torch.where(self.sound & (self.floor > 0), most, torch.inf)
 
     def step(self) -> None:
         """Bring the bounds closer."""
@@ -180,7 +227,7 @@ class QuadraticForms:
         self.sound = self.sound & ((curvature > 0) | ~running)
         gamma = torch.where(running, _ratio(self.squared, curvature), 0.0)
         self.residual = self.residual - gamma.unsqueeze(-1) * product
-        self.noise = self.noise + self.precision * gamma * product.norm(dim=-1)
+        self.noise = self.noise + self.precision * gamma * self._terms(product)
         before, self.squared = self.squared, self.residual.square().sum(-1)
         self.lower = self.lower + gamma * before
         grown = torch.where(running, _ratio(self.squared, before), 0.0)
@@ -190,21 +237,42 @@ class QuadraticForms:
         self.sound = self.sound & ((beyond > 0) | ~running)
         self.radau = torch.where(running, _ratio(beyond, self.floor * beyond + grown), self.radau)
 
+    def _terms(self, product: Tensor) -> Tensor:
+        """The length of the terms of S times the direction."""
+        ceiling = self.complement.ceiling
+        length: Tensor = product.norm(dim=-1) if ceiling is None else ceiling * self.direction.norm(dim=-1)
+        return length
+
 
 def schur_complement(point: Point) -> SchurComplement:
     """That of a node without a structure of its own, with a floor wherever H is positive definite.
 
-    S >= A A' / ||H||, so that a floor is the smallest eigenvalue of A A' over a bound of the largest of H. To find the
-    former takes about as long as the exact gradient; where A is the same in all calls, do it once (``floor_of_rows``)
-    and keep it.
+    In units of the unknowns in which the diagonal of H is 1, S >= A A' / ||H||, so that a floor is the smallest
+    eigenvalue of A A' over a bound of the largest of H. To find the former takes about as long as the exact gradient;
+    where A is the same in all calls, do it once (``floor_of_rows``) and keep it. There is no floor where H is not
+    positive definite, or its condition number is above the inverse of the square root of the precision. What is sparse
+    is made dense.
     """
-    jacobian = point.rows()
-    lengths = torch.linalg.vector_norm(jacobian, dim=-1)
+    batch = point.batch.dense()
+    jacobian = point.rows() if point.batch.layout is batch.layout else None
+    point = dataclasses.replace(point, batch=batch, jacobian=jacobian, hessian=None, builder=None, factors=None)
+    hessian = _equilibrated(point)
+    scaled = point.rows() * hessian.units.unsqueeze(-2)
+    lengths = _length(scaled)
     weights = torch.where(point.active & (lengths > 0), 1 / lengths, 0.0)  # the units of a constraint do not matter
-    rows = jacobian * weights.unsqueeze(-1)
-    inverse, size, definite = _inverse_hessian(dataclasses.replace(point, builder=None, factors=None))
-    floor = torch.where(definite, floor_of_rows(rows) / size, 0.0)
-    return SchurComplement(inverse, lambda z: times(rows, z), lambda s: times(rows.mT, s), floor, lambda c: c * weights)
+    rows, scaled = (matrix * weights.unsqueeze(-1) for matrix in (point.rows(), scaled))
+    usable = hessian.definite & scaled.isfinite().all(-1).all(-1) & rows.isfinite().all(-1).all(-1)
+    rows, scaled = (torch.where(usable[:, None, None], matrix, 0.0) for matrix in (rows, scaled))
+    floor = torch.where(usable, floor_of_rows(scaled) / hessian.largest, 0.0)
+    ceiling = scaled.square().sum((-2, -1)) / hessian.smallest
+    return SchurComplement(
+        hessian.inverse,
+        lambda z: times(rows, z),
+        lambda s: times(rows.mT, s),
+        floor,
+        lambda c: torch.where(usable.unsqueeze(-1), c * weights, 0.0),
+        ceiling,
+    )
 
 
 def floor_of_rows(rows: Tensor) -> Tensor:  # (batch, p, m) -> (batch,)
@@ -224,24 +292,45 @@ def floor_of_rows(rows: Tensor) -> Tensor:  # (batch, p, m) -> (batch,)
     return floor
 
 
-def _inverse_hessian(point: Point) -> tuple[Map, Tensor, Tensor]:
-    """H^-1, a bound of the largest eigenvalue of H, and whether H is positive definite to working precision."""
+@dataclass(frozen=True)
+class _Equilibrated:
+    """H of a batch of problems, in units of the unknowns in which its diagonal is 1."""
+
+    inverse: Map  # of H in its own units
+    units: Tensor  # (batch, m)
+    smallest: Tensor  # a number below all eigenvalues in these units, (batch,)
+    largest: Tensor  # and above
+    definite: Tensor  # whether H is positive definite, and its inverse is known to half of the digits
+
+
+def _equilibrated(point: Point) -> _Equilibrated:
+    """Read off H; where it is not definite, its inverse is that of another matrix."""
     system = point.system("curvature")
+    is_diagonal = isinstance(system, DiagonalHessianSystem)
     if isinstance(system, DiagonalHessianSystem):
-        diagonal = system.diagonal
-        size = diagonal.abs().amax(-1)
-        definite = diagonal.amin(-1) > rank_tolerance(diagonal) * size
-        safe = torch.where(definite.unsqueeze(-1), diagonal, 1.0)
-        return lambda z: z / safe, size, definite
-    assert isinstance(system, HessianSystem)  # a point without a builder has no other
-    hessian = system.hessian
-    size = hessian.abs().sum(-1).amax(-1)
-    factor, info = torch.linalg.cholesky_ex(hessian)
-    pivots = torch.diagonal(factor, dim1=-2, dim2=-1)
-    definite = (info == 0) & (pivots.square().amin(-1) > rank_tolerance(hessian) * size)
+        hessian = diagonal = system.diagonal
+    else:
+        assert isinstance(system, HessianSystem)  # a dense point without a builder has no other
+        hessian, diagonal = system.hessian, torch.diagonal(system.hessian, dim1=-2, dim2=-1)
+    definite = diagonal.amin(-1) > rank_tolerance(hessian) * diagonal.abs().amax(-1)  # neither if it is NaN
+    units = torch.where(definite.unsqueeze(-1), diagonal, 1.0).rsqrt()
+    one = torch.ones_like(diagonal[:, 0])
+    if is_diagonal:
+        return _Equilibrated(lambda z: z * units * units, units, one, one, definite)
     identity = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
-    factor = torch.where(definite[:, None, None], factor, identity)
-    return lambda z: torch.cholesky_solve(z.unsqueeze(-1), factor).squeeze(-1), size, definite
+    scaled = units.unsqueeze(-1) * hessian * units.unsqueeze(-2)
+    scaled = torch.where(definite[:, None, None], scaled, identity)
+    factor, info = torch.linalg.cholesky_ex(scaled)
+    factor = torch.where((info == 0)[:, None, None], factor, identity)
+    # The trace of the inverse is above its largest eigenvalue; pivots can be large where that is too.
+    inverted = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    smallest, largest = 1 / inverted.square().sum((-2, -1)), scaled.abs().sum(-1).amax(-1)
+    definite = definite & (info == 0) & (smallest > torch.finfo(hessian.dtype).eps ** 0.5 * largest)
+
+    def inverse(z: Tensor) -> Tensor:
+        return units * torch.cholesky_solve((units * z).unsqueeze(-1), factor).squeeze(-1)
+
+    return _Equilibrated(inverse, units, torch.where(definite, smallest, one), largest, definite)
 
 
 def probable_floor(complement: SchurComplement, like: Tensor, steps: int, risk: float) -> Tensor:
@@ -286,3 +375,18 @@ def _ritz_values(matrix: Map, like: Tensor, steps: int) -> Tensor:  # (batch, p)
 def _ratio(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 1 where y is not positive."""
     return torch.where(y > 0, x / torch.where(y > 0, y, 1.0), 1.0)
+
+
+def _length(x: Tensor) -> Tensor:
+    """The norm of the last dimension, whose squares do not underflow."""
+    largest = x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+    unit = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)
+    length: Tensor = unit * torch.linalg.vector_norm(x / unit.unsqueeze(-1), dim=-1)
+    return length
+
+
+def _brought_to_one(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, n) -> (batch, n), (batch,)
+    """The vectors in units of their lengths, and these; 1 for one that is zero."""
+    length = _length(x)
+    unit = torch.where(length > 0, length, 1.0)
+    return x / unit.unsqueeze(-1), unit

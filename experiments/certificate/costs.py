@@ -68,12 +68,12 @@ def dense_rows(m: int, p: int, spread: float) -> Family:
         solver=ClosedForm(lambda x: y.expand(x.shape), stationary=True),
         structure="diagonal",
     )
-    of_rows = floor_of_rows(A)
+    of_rows, largest = floor_of_rows(A), torch.linalg.matrix_norm(A, 2).square()
 
     def complement(point: Point) -> SchurComplement:
         diagonal = h * point.u.cosh()
-        floor = of_rows / diagonal.amax(-1)
-        return SchurComplement(lambda z: z / diagonal, lambda z: z @ A.mT, lambda s: s @ A, floor)
+        floor, ceiling = of_rows / diagonal.amax(-1), largest / diagonal.amin(-1)
+        return SchurComplement(lambda z: z / diagonal, lambda z: z @ A.mT, lambda s: s @ A, floor, ceiling=ceiling)
 
     x = normal(generator, BATCH, p) @ A - h * y.sinh()
     size = f"m = {m}, p = {p}, h over {10**spread:g}"

@@ -16,8 +16,8 @@ def transport_complement(point: Point) -> SchurComplement:
     N = diag(r)^-1/2 P diag(c)^-1/2, whose largest singular value is 1, with the vectors r^1/2 and c^1/2. If
     P >= d r c' entry by entry, N - d r^1/2 c^1/2' has singular values of at most 1 - d (it is 1 - d times the N of
     another plan with the same sums). So the second one of N is at most 1 - d, and the eigenvalues of S / gamma are 0,
-    for the vector (r^1/2, -c^1/2) that no right-hand side has a part of, and at least d. (For a total mass other than 1
-    it is divided by that.)
+    for the vector (r^1/2, -c^1/2) that no right-hand side has a part of, at least d and at most 2. (For a total mass
+    other than 1, d is divided by that.)
     """
     plan = point.u.unflatten(-1, point.batch.shape)
     scale = point.system("curvature").factorise()(torch.ones_like(point.u), point.multipliers)[0]  # gamma P
@@ -48,4 +48,4 @@ def transport_complement(point: Point) -> SchurComplement:
         last = a.sum(-1, keepdim=True) - b.sum(-1, keepdim=True)
         return along(torch.cat([a / row, torch.cat([b, last], -1) / column], -1))
 
-    return SchurComplement(lambda z: scale * z, rows, columns, 0.999 * floor, adapt)
+    return SchurComplement(lambda z: scale * z, rows, columns, 0.999 * floor, adapt, 2.001 * gamma)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..applications.control import CONTROL
+from ..applications.control.data import SYSTEMS
 from ..applications.control.training import BEFORE, CHEAP, DIFFERENCES, REGULATOR, TOLD
 from ..applications.decision import DECISION
 from ..applications.decision.data import BUDGET, GROUP
@@ -18,11 +19,13 @@ from ..applications.sorting.findings import SHARE
 from ..applications.sorting.training import UNROLLED
 from ..shared.application import Application, Record
 from ..shared.html import bullets, table, themed, warnings_list
+from ..shared.trajectories import DT
 from ..worth import WORTH
 from ..worth.methods import FEW, LAST
 from ..worth.training import LEARNING_RATE, REGIMES
 
 CAN, CANNOT = REGIMES
+LONG = 40  # lines of a table
 TIMES = {True: " of the exact rule, and as many as fit into the same time of the others", False: ""}
 
 
@@ -39,12 +42,20 @@ def _content(application: Application, record: Record) -> str:
     pictures = {True: "", False: ""}
     for picture in findings.pictures(record):
         pictures[picture.wide] += themed(picture)
-    return f"""{DESCRIPTIONS[application](record["settings"])}
-{bullets(findings.sentences(record))}
-{table(findings.HEAD, findings.rows(record))}
-<div class="wide">{pictures[True]}</div>
-<div class="figures">{pictures[False]}</div>
-{warnings_list(record["warnings"])}"""
+    shown = f"""<div class="wide">{pictures[True]}</div>
+<div class="figures">{pictures[False]}</div>"""
+    lines = findings.rows(record)
+    content = [table(findings.HEAD, lines), shown]
+    if len(lines) > LONG:  # nobody should have to go past it to see the figure
+        content = [shown, f"<details><summary>All {len(lines)} lines of the table</summary>{content[0]}</details>"]
+    return "\n".join(
+        [
+            DESCRIPTIONS[application](record["settings"]),
+            bullets(findings.sentences(record)),
+            *content,
+            warnings_list(record["warnings"]),
+        ]
+    )
 
 
 def _describe_sorting(settings: Record) -> str:
@@ -101,10 +112,13 @@ differences for a gradient, <i>{CHEAP}</i> the paper's approximation, for which 
 <i>{REGULATOR}</i> is a layer that knows no limit and takes the system for linear, and <i>{TOLD}</i> is the same with
 the true parameters.</p>
 <p>Then each drives the true system for {settings["drive"]} steps from {settings["count"]} states that are held out: it
-plans, does the first step, and plans again. Costs count by the true parameters, relative to the expert's, who drives in
-the same way; as plans end sooner than drives, his cost is not the least that is possible. <i>Wrong by</i> is the mean
-difference of logarithms from the truth; <i>plans apart</i> the root of the mean squared difference from the expert's
-plans, in units of the limit and of the initial states; <i>{BEFORE}</i> is where all begin. {settings["seeds"]} seeds,
+plans, does the first step, and plans again; at the pendulum it looks but every {SYSTEMS["pendulum"].blind * DT:g}
+seconds, and does so much of a plan. (Who looks at it in every step drives within some per cent of the expert whatever
+he believes, as each plan makes up for the one before.) Costs count by the true parameters, relative to the expert's,
+who drives in the same way; as plans end sooner than drives, his cost is not the least that is possible. <i>Wrong
+by</i> is the mean difference of logarithms from the truth; <i>plans apart</i> the root of the mean squared difference
+from the expert's plans, in units of the limit and of the initial states; <i>{BEFORE}</i> is where all begin, also with
+the truth about some of the parameters. {settings["seeds"]} seeds,
 each with its own truth. Times are seconds of the processor, on one thread, without what a layer records when it is
 first called.</p>"""
 

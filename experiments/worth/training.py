@@ -22,6 +22,7 @@ from .methods import METHODS, make_method
 
 LEARNING_RATE = 1e-2
 LOOKS = 10
+QUANTILES = (10, 25, 50, 75, 90)  # per cent, of the cosines of all problems at all looks
 REGIMES = {"targets that can be met": 32, "targets that cannot be met": 2}  # and the dimension of the data
 
 
@@ -61,7 +62,8 @@ class Learner:
             self.network.weight.copy_(normal(generator, *self.network.weight.shape) / data**0.5)
             self.network.bias.zero_()
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=LEARNING_RATE)
-        self.clock, self.steps, self.cosines = Clock(), 0, torch.empty(0, dtype=torch.float64)
+        self.clock, self.steps = Clock(), 0
+        self.cosines: list[Tensor] = []  # one for each look, (batch,)
 
     def step(self) -> None:
         """One step of training."""
@@ -77,7 +79,7 @@ class Learner:
         x = self._inputs().detach().requires_grad_()
         losses = [self._losses(self.family.layer(node, x)) for node in (self.family.node, self.node)]
         g, g_hat = (torch.autograd.grad(loss.sum(), x)[0].flatten(1) for loss in losses)
-        self.cosines = torch.cat([self.cosines, cosine(g, g_hat)])
+        self.cosines.append(cosine(g, g_hat))
         return losses[0].mean().item()
 
     def _losses(self, y: Tensor) -> Tensor:
@@ -96,9 +98,9 @@ def train_family(settings: Settings, label: str, seed: int, tick: Tick) -> tuple
     with counted_warnings() as warned:
         for count, (regime, data) in enumerate(REGIMES.items()):
             learners = {name: Learner(family, rule, data, seed, settings.batch) for name, rule in rules.items()}
-            losses = in_turns(learners, settings)
+            curves = in_turns(learners, settings)
             about = {"family": family.name, "size": family.size, "regime": regime, "seed": seed}
-            runs += [about | {"method": name} | _run(learners[name], losses[name]) for name in learners]
+            runs += [about | {"method": name} | _run(learners[name], curves[name]) for name in learners]
             tick((count + 1) / len(REGIMES))
     best = min(runs, key=lambda run: run["curve"]["loss"][-1] / run["curve"]["loss"][0])["method"]
     return {"runs": runs, "warnings": warned}, f"lowest loss by {best}"
@@ -123,14 +125,12 @@ def in_turns(learners: dict[str, Learner], settings: Settings) -> dict[str, list
 def _run(learner: Learner, losses: list[float]) -> dict[str, Any]:
     """What is kept of it; times are those of a step."""
     times = {name: seconds / learner.steps for name, seconds in learner.clock.record().items()}
-    low, middle = learner.cosines.quantile(torch.tensor([0.1, 0.5], dtype=torch.float64)).tolist()
-    downhill = (learner.cosines > 0).double().mean().item()
-    curve = {"look": list(range(len(losses))), "loss": losses}
+    cosines, shares = torch.cat(learner.cosines), torch.tensor(QUANTILES, dtype=torch.float64) / 100
+    medians = [one.median().item() for one in learner.cosines]
     return {
         "steps": learner.steps,
         **times,
-        "cosine_10": low,
-        "cosine_50": middle,
-        "downhill": downhill,
-        "curve": curve,
+        **dict(zip(map("cosine_{}".format, QUANTILES), cosines.quantile(shares).tolist(), strict=True)),
+        "downhill": (cosines > 0).double().mean().item(),
+        "curve": {"look": list(range(len(losses))), "loss": losses, "cosine": medians},
     }

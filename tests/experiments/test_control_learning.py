@@ -88,13 +88,20 @@ def test_a_drive_follows_the_true_system_within_the_limit(task: Task) -> None:
     system, x = task.system, task.starts["test"]
     done = drive(system, task.planner, task.guess, task.truth, x, 3)
     assert torch.equal(done.states[:, 0], x)
-    first = task.planner(x, task.guess)["controls"][:, 0]
-    torch.testing.assert_close(done.controls[:, 0], first)
+    planned = task.planner(x, task.guess)["controls"]
+    torch.testing.assert_close(done.controls, planned[:, :3])  # looking but every fifth step
+    seeing = drive(dataclasses.replace(system, blind=1), task.planner, task.guess, task.truth, x, 3)
+    torch.testing.assert_close(seeing.controls[:, 0], planned[:, 0])
+    again = task.planner(seeing.states[:, 1], task.guess)["controls"][:, 0]
+    torch.testing.assert_close(seeing.controls[:, 1], again)
     for t in range(3):
         after = system.next(done.states[:, t], done.controls[:, t], task.truth[-1])
         assert torch.equal(done.states[:, t + 1], after)
     costs = (task.truth[:-1] * done.states.square()).sum((-2, -1)) + PRICE * done.controls.square().sum((-2, -1))
     torch.testing.assert_close(done.costs, costs)
+    later = drive(system, task.planner, task.guess, task.truth, x, 7)
+    again = task.planner(later.states[:, 5], task.guess)["controls"][:, :2]
+    torch.testing.assert_close(later.controls[:, 5:], again)
     hard = drive(system, task.regulator, 100 * task.truth, task.truth, torch.tensor([[1.2, 3.0]], dtype=DOUBLE), 12)
     assert hard.controls.abs().max() == system.limit
     assert fallen(system, hard) == 1
@@ -114,6 +121,8 @@ def test_what_is_said_follows_the_data() -> None:
 
     runs = [
         run("before", 1.5, 0.4, 0.0),
+        run("before, length told", 1.02, 0.0, 0.0),
+        run("before, weights told", 1.45, 0.4, 0.0),
         run(EXACT, 1.01, 0.02, 2.0),
         run(DIFFERENCES, 1.01, 0.03, 14.0),
         run(CHEAP, 1.4, 0.4, 2.0),
@@ -125,8 +134,11 @@ def test_what_is_said_follows_the_data() -> None:
     assert (
         "limit in 25% of the steps that were seen, training brings the closed-loop cost from 1.500 to 1.010" in said[0]
     )
-    assert "take 7.0 times as long" in said[1]
-    assert "differ by at most 0.01" in said[1]
-    assert "LQR against exact: closed-loop cost +0.190, higher on the only seed; length wrong by 0.30" in said[2]
+    assert "the length alone still wrong, the closed-loop cost is 1.450 times the expert's; with the" in said[1]
+    assert said[1].endswith("weights alone, 1.020.")
+    assert "take 7.0 times as long" in said[2]
+    assert "differ by at most 0.01" in said[2]
+    assert "before against exact: closed-loop cost +0.490, higher on the only seed" in said[3]
+    assert "LQR against exact: closed-loop cost +0.190, higher on the only seed; length wrong by 0.30" in said[4]
     assert said[-1].endswith("moved its logarithm by 0.")
     assert [line[1] for line in findings.rows(record)] == list(findings.LINES)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from declarative import Adaptive, DeclarativeNode
+from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning
 from declarative.theory.certificate import (
     Certificate,
     QuadraticForms,
@@ -17,11 +18,13 @@ from declarative.theory.certificate import (
     decide,
     floor_of_rows,
     probable_floor,
+    schur_complement,
 )
 from experiments.certificate.nodes import BATCH, CHEAP, KINDS, definite, random_kinds, search
 from experiments.certificate.transport import transport_complement
 from experiments.certificate.watching import Seen, backward, watch
 from experiments.shared.inputs import normal
+from experiments.shared.rules import counted_warnings
 from problems import OptimalTransport
 from tests.support.helpers import DOUBLE, gradients
 
@@ -199,6 +202,104 @@ def test_an_ill_conditioned_plan_is_not_certified_by_rounding_errors() -> None:
             seen = watch(OptimalTransport(90.0), (costs,), normal(random, 400, 12), rule, transport_complement)
             false += seen.false()
     assert false == 0
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(DOUBLE, 1e-165), (DOUBLE, 1e150), (torch.float32, 1e-20)])
+def test_the_size_of_the_incoming_gradient_does_not_matter(dtype: torch.dtype, size: float) -> None:
+    """Though squares underflow, and quadratic forms with them: there was a false certificate in every tenth."""
+    for kind in random_kinds(202, 60):
+        xs = tuple(x.to(dtype) for x in kind.xs)
+        v = normal(torch.Generator().manual_seed(202), 60, kind.size).to(dtype)
+        for rule in CHEAP:
+            with counted_warnings():  # of kinks
+                usual, tiny = (watch(kind.node, xs, factor * v, rule, kind.complement) for factor in (1.0, size))
+            for one, other in ((usual, tiny), (tiny, usual)):  # rounding errors may leave one of them undecided
+                assert not (one.certificate.descends & other.certificate.ascends).any()
+                assert (one.certificate.decided == other.certificate.decided).double().mean() > 0.95
+            assert usual.false() == 0
+
+
+def quadratic_node(H: Tensor, A: Tensor, y: Tensor, **options: Any) -> DeclarativeNode:
+    """min u'Hu/2 + q'u subject to A u = A y, which y solves for a suitable q."""
+    return DeclarativeNode(
+        lambda q, u: u @ H @ u / 2 + q @ u,
+        lambda q, u: A @ (u - y),  # noqa: ARG005
+        solver=ClosedForm(lambda q: y.expand(q.shape), stationary=True),
+        **options,
+    )
+
+
+def test_no_constraint_is_too_small_to_count(random: torch.Generator) -> None:
+    """The squares of its entries underflow, but it is a constraint."""
+    H, A, y, v = definite(random, 1, 5)[0], normal(random, 2, 5), normal(random, 5), normal(random, 40, 5)
+    q = -(H @ y).expand(40, 5)
+    usual, tiny = (watch(quadratic_node(H, size * A, y), (q,), v, "identity").certificate for size in (1.0, 1e-170))
+    assert usual.decided.all()
+    assert torch.equal(tiny.descends, usual.descends)
+    torch.testing.assert_close(tiny.lower, usual.lower, rtol=1e-5, atol=0)
+
+
+def test_pivots_do_not_tell_how_definite_a_matrix_is(random: torch.Generator) -> None:
+    """Those of this one are all 1, and its smallest eigenvalue is 1e-14 of the largest."""
+    m = 24
+    root = torch.eye(m, dtype=DOUBLE) - torch.ones(m, m, dtype=DOUBLE).triu(1)
+    A, y, v = normal(random, 3, m), torch.zeros(m, dtype=DOUBLE), normal(random, 20, m)
+    floors = []
+    for H in (root.mT @ root, root.mT @ root + torch.eye(m, dtype=DOUBLE)):
+        node, look = quadratic_node(H, A, y), lambda point, *_: floors.append(schur_complement(point).floor)
+        backward(node, (torch.zeros(20, m, dtype=DOUBLE),), v, look)
+    assert not floors[0].any()
+    assert floors[1].all()
+
+
+def test_the_units_of_unknowns_do_not_matter(random: torch.Generator) -> None:
+    """H of condition number 1e12 because of them alone is no obstacle."""
+    basis, y, v = definite(random, 1, 6)[0], torch.zeros(6, dtype=DOUBLE), normal(random, 40, 6)
+    units = torch.logspace(-3, 3, 6, dtype=DOUBLE)
+    A = normal(random, 2, 6)
+    plain, scaled = (
+        watch(quadratic_node(H, rows, y), (torch.zeros(40, 6, dtype=DOUBLE),), w, "curvature").certificate
+        for H, rows, w in ((basis, A, v), (units[:, None] * basis * units, A * units, v * units))
+    )
+    assert plain.decided.all()
+    assert scaled.decided.double().mean() > 0.9
+
+
+@pytest.mark.parametrize("structure", ["dense", "sparse", "matrix-free"])
+def test_every_way_to_store_a_matrix(structure: Any, random: torch.Generator) -> None:
+    """What is sparse is made dense."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + 0.1 * (u[1:] * u[:-1]).sum(),
+        lambda x, u: u[::2] - 0.5 * u[1::2] + x[::2],
+        start=8,
+        structure=structure,
+    )
+    x, v = normal(random, 4, 8), normal(random, 4, 8)
+    seen = watch(node, (x,), v, "curvature")
+    assert seen.certificate.decided.all()
+    assert seen.false() == 0
+    rule = Adaptive("curvature", certified=True)
+    x.requires_grad_()
+    (given,) = gradients(node.with_gradient(rule)(x), (x,), v)
+    torch.testing.assert_close(given, seen.g_hat if bool(seen.certificate.descends.all()) else seen.g)
+
+
+def test_a_derivative_that_is_not_finite_proves_nothing() -> None:
+    """And does not keep the others from being judged."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum() + torch.where(x[0] > 5, x[0] - 5, 1.0).log() * u[0] ** 2,
+        lambda x, u: u.sum() - 1,  # noqa: ARG005
+        solver=ClosedForm(lambda x: x - (x.sum(-1, keepdim=True) - 1) / 3, stationary=True),
+        on_failure="mask",
+    )
+    x = torch.tensor([[0.1, 0.2, 0.3], [5.0 + 1e-300, torch.nan, 0.0]], dtype=DOUBLE, requires_grad=True)
+    rule = Adaptive("curvature", certified=True)
+    with pytest.warns(NumericalWarning):
+        y = node.with_gradient(rule)(x)
+    (given,) = torch.autograd.grad(y[0, 0], x)
+    assert rule.cheap_calls == 1
+    assert given.isfinite().all()
+    assert not given[1].any()
 
 
 def test_the_probable_floor(random: torch.Generator) -> None:

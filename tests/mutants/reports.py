@@ -108,8 +108,8 @@ THEORY = [
     ),
     Mutant(
         "declarative/theory/certificate.py",
-        "w = complement.rows(q) - complement.adapt(c * active)",
-        "w = complement.rows(q)",
+        "w, r = complement.rows(q) - seen,",
+        "w, r = complement.rows(q),",
         "a certificate for constraints that do not see the input",
         ("library/test_certificate.py::test_never_false_on_random_nodes",),
     ),
@@ -122,10 +122,24 @@ THEORY = [
     ),
     Mutant(
         "declarative/theory/certificate.py",
-        "+ self.noise / self.floor.sqrt()",
-        "",
+        "return self.noise / self.floor.sqrt()",
+        "return 0 * self.noise",
         "a certificate without rounding errors",
         ("library/test_certificate.py::test_rounding_errors_of_the_right_hand_side_belong_to_the_bound",),
+    ),
+    Mutant(
+        "declarative/theory/certificate.py",
+        "unit = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)",
+        "unit = torch.ones_like(largest)",
+        "a certificate whose quadratic forms underflow",
+        ("library/test_certificate.py::test_the_size_of_the_incoming_gradient_does_not_matter",),
+    ),
+    Mutant(
+        "declarative/theory/certificate.py",
+        "& (smallest > torch.finfo(hessian.dtype).eps ** 0.5 * largest)",
+        "",
+        "a certificate for a Hessian that is nearly singular",
+        ("library/test_certificate.py::test_pivots_do_not_tell_how_definite_a_matrix_is",),
     ),
     Mutant(
         "declarative/theory/extensions.py",

@@ -4,5 +4,5 @@ from ...shared.application import Application
 from . import findings, training
 
 CONTROL = Application(
-    "control", "Learning from plans what they are for", 29.0, ("system", "method", "seed"), training, findings
+    "control", "Learning from plans what they are for", 20.0, ("system", "method", "seed"), training, findings
 )

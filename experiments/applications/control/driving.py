@@ -1,4 +1,4 @@
-"""Model predictive control: plan, do the first step of the plan, look where it led, and plan again."""
+"""Model predictive control: plan, do the first steps of the plan, look where they led, and plan again."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def drive(
     system: System, planner: OptimalControl, believed: Tensor, truth: Tensor, initial: Tensor, steps: int
 ) -> Drive:
     """Drive the true system by plans with the parameters that are believed; it is the limit that stops a control."""
-    x, plan = initial, None
+    x, plan = initial, Plan()
     states, controls, costs = [x], [], torch.zeros(len(x), dtype=x.dtype)
-    for _ in range(steps):
-        with torch.no_grad():
-            plan = planner.solve(x, believed, start=None if plan is None else _shifted(plan)).y
-        u = plan["controls"][:, 0].clamp(-system.limit, system.limit)
+    for done in range(steps):
+        ahead = done % system.blind
+        if ahead == 0:
+            with torch.no_grad():
+                plan = planner.solve(x, believed, start=_shifted(plan, system.blind) if plan else None).y
+        u = plan["controls"][:, ahead].clamp(-system.limit, system.limit)
         costs = costs + state_cost(x, truth) + PRICE * u.square().sum(-1)
         x = system.next(x, u, truth[-1])
         states.append(x)
@@ -45,6 +47,6 @@ def fallen(system: System, done: Drive) -> float:
     return (done.states[..., system.angle].abs() > FALLEN).any(-1).double().mean().item()
 
 
-def _shifted(plan: Plan) -> Plan:
-    """The rest of a plan; its last step twice."""
-    return {name: torch.cat([one[:, 1:], one[:, -1:]], 1) for name, one in plan.items()}
+def _shifted(plan: Plan, steps: int) -> Plan:
+    """The rest of a plan; its last step again and again."""
+    return {name: torch.cat([one[:, steps:], one[:, -1:].expand(-1, steps, -1)], 1) for name, one in plan.items()}

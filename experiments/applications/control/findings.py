@@ -10,7 +10,18 @@ from matplotlib.figure import Figure
 from ...shared.application import Record
 from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
 from ..words import by_seed, consistency, mean, spread
-from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, METHODS, REGULATOR, TOLD
+from .training import (
+    BEFORE,
+    CHEAP,
+    DIFFERENCES,
+    EXACT,
+    EXPERT,
+    LENGTH_TOLD,
+    METHODS,
+    REGULATOR,
+    TOLD,
+    WEIGHTS_TOLD,
+)
 
 SHOWN = {  # how drives are drawn
     EXPERT: ("expert", "", "-", 4.5),
@@ -19,7 +30,7 @@ SHOWN = {  # how drives are drawn
     REGULATOR: ("LQR after training", BROWN, ":", 2.4),
     CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
 }
-LINES = (BEFORE, *METHODS, TOLD)
+LINES = (BEFORE, LENGTH_TOLD, WEIGHTS_TOLD, *METHODS, TOLD)
 HEAD: tuple[str, ...] = (
     "system",
     "method",
@@ -65,8 +76,9 @@ def sentences(record: Record) -> list[str]:
         for system in systems(record)
         for said in (
             learned(record, system),
+            what_counts(record, system),
             against_differences(record, system),
-            *(against_exact(record, system, method) for method in (REGULATOR, CHEAP)),
+            *(against_exact(record, system, method) for method in (BEFORE, REGULATOR, CHEAP)),
             unlearnable(record, system),
         )
     ]
@@ -82,6 +94,15 @@ def learned(record: Record, system: str) -> str:
     return (
         f"{system}: with the control at its limit in {limit:.0%} of the steps that were seen, training brings the "
         f"closed-loop cost from {cost} times the expert's, and the distance of held-out plans from {apart}."
+    )
+
+
+def what_counts(record: Record, system: str) -> str:
+    """Which of the parameters one must know in order to drive."""
+    length, weights = (spread(values(record, system, method, "cost"), ".3f") for method in (WEIGHTS_TOLD, LENGTH_TOLD))
+    return (
+        f"{system}: with the length alone still wrong, the closed-loop cost is {length} times the expert's; with the "
+        f"weights alone, {weights}."
     )
 
 

@@ -28,6 +28,7 @@ from .driving import Drive, drive, fallen
 EXACT, DIFFERENCES, CHEAP, REGULATOR = "exact", "differences", "unconstrained", "LQR"
 METHODS = (EXACT, DIFFERENCES, CHEAP, REGULATOR)
 BEFORE, EXPERT, TOLD = "before", "expert", "LQR, told"
+LENGTH_TOLD, WEIGHTS_TOLD = "before, length told", "before, weights told"
 PARTS = ("train", "test")
 WIDTH = 1e-5  # of central differences, in the logarithm of a parameter
 
@@ -48,7 +49,7 @@ class Settings:
     noise: float = 0.02  # of what is seen, in units of the reach and of the limit
 
 
-FULL = Settings(seeds=5, steps=100, every=5, count=12, drive=60)
+FULL = Settings(seeds=5, steps=150, every=5, count=12, drive=60)
 QUICK = Settings(systems=("pendulum",), steps=2, every=1, count=2, horizon=10, drive=2)
 
 
@@ -177,6 +178,8 @@ def _results(task: Task, learners: dict[str, Learner]) -> list[tuple[dict[str, A
     untrained = {
         EXPERT: (task.planner, task.truth),
         BEFORE: (task.planner, task.guess),
+        LENGTH_TOLD: (task.planner, torch.cat([task.guess[:-1], task.truth[-1:]])),
+        WEIGHTS_TOLD: (task.planner, torch.cat([task.truth[:-1], task.guess[-1:]])),
         TOLD: (task.regulator, task.truth),
     }
     trained = {method: (one.layer, one.parameters) for method, one in learners.items()}
