@@ -243,7 +243,9 @@ def _measured(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> 
     overlooked = ~active & (violation > tolerance)
     # No step leads to a solution, a constraint should let go, or one is violated that the step does not see.
     distance = torch.where(solvable & ~(pulls | overlooked).any(-1), distance, torch.inf)
-    stationarity = largest(ratio(look.left.abs(), terms.force))
+    # A slope along which L would change by less than the rounding errors of its terms is none.
+    slope = torch.where(look.left.abs() * scale <= ROUNDING * noise * terms.energy.unsqueeze(-1), 0.0, look.left.abs())
+    stationarity = largest(ratio(slope, terms.force))
     return _Measured(distance, stationarity, largest(violation), inequality & (effect <= kink_tolerance(dtype)))
 
 

@@ -158,8 +158,12 @@ class Layout(abc.ABC):
         """Solve :meth:`system` without a decision by values, where that is easy."""
 
     @abc.abstractmethod
-    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+    def least_curvature(
+        self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int, rough: bool = False
+    ) -> Pair:
         """The least curvature of H + G' dual^-1 G along the first p rows, relative to a size (batch, m) of H.
+
+        If its order of magnitude is enough, ``rough`` may be faster.
 
         Returns:
             The curvature (batch,) and its direction (batch, m). Rows with hardly any dual are so stiff that they count
@@ -193,7 +197,15 @@ class DenseLayout(Layout):
     def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:  # noqa: ARG002
         return rows_of(pull, u, k)
 
-    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
+    def least_curvature(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        dual: Tensor,
+        size: Tensor,
+        p: int,
+        rough: bool = False,  # noqa: ARG002
+    ) -> Pair:
         values, vectors = _spectrum(hessian, jacobian, dual, size, p)
         return values[:, 0], vectors[..., 0] * size.rsqrt()
 

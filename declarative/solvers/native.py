@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .newton_loop import Functions, Lanes, Memory
 
 LANES = 32  # problems side by side
-LARGEST = 64  # unknowns of dense problems: beyond that, the library's own factorisations are faster
+LARGEST = 128  # unknowns of dense problems: beyond that, the library's own factorisations are faster
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
 OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")

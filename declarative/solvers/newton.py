@@ -688,13 +688,13 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
     def look() -> KktSolution:
         return newton_step(model, shift, weight, state.barrier, model.residual, damping)[1]
 
-    found = look()
+    found, dense = look(), isinstance(model.layout, DenseLayout)
     if bool((wanted & ~found.convex).any()):
         # Where all curvature along the constraints is positive, a larger weight is all that is missing.
-        curvature = least_curvature(model)[0]
+        curvature = least_curvature(model, rough=True)[0]
         down = wanted & ~found.convex & (curvature <= NOTHING)
         # Far from feasible, second derivatives say little about where to go: a shift makes all of the step shorter.
-        astray = down & ((largest(model.violated.abs()) > STRAY) | (not isinstance(model.layout, DenseLayout)))
+        astray = down & ((largest(model.violated.abs()) > STRAY) | (not dense))
         needed = torch.where(astray, -2 * curvature, 0.0).clamp(min=TINY_SHIFT)
         shift = torch.where(down, torch.maximum(shift, needed), shift)
         model = turned(model, state.barrier, reach, down & ~astray)
@@ -706,7 +706,7 @@ def _regularised(model: Model, state: State, wanted: Tensor, reach: Tensor) -> t
         if attempt < 2 and model.p and model.layout.weights_help:  # a larger weight may be all that is missing
             weight = torch.where(bad, torch.where(weight == 0, unit, torch.maximum(weight, 1e4 * unit)), weight)
         else:
-            shift = torch.where(bad, (MORE_SHIFT * shift).clamp(min=TINY_SHIFT), shift)
+            shift = torch.where(bad, (MORE_SHIFT * shift).clamp(min=TINY_SHIFT if dense else FIRST_SHIFT), shift)
         found = look()
     for least in DAMPINGS:
         dependent = wanted & ~found.independent

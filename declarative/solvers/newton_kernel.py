@@ -160,22 +160,24 @@ def _room(fraction: float, value: float, change: float, length: float) -> float:
 @compiled
 def _cholesky(matrix: Floats) -> float:
     """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor."""
-    room = np.inf
-    for j in range(len(matrix)):
-        before = matrix[j, j]
-        pivot = before
-        for c in range(j):
-            pivot -= matrix[j, c] * matrix[j, c]
-        if not (pivot > 0 and pivot / before > PIVOT):
+    room, size = np.inf, len(matrix)
+    before, column = np.empty(size), np.empty(size)
+    for j in range(size):
+        before[j] = matrix[j, j]
+    for j in range(size):
+        pivot = matrix[j, j]
+        if not (pivot > 0 and pivot / before[j] > PIVOT):
             return -1.0
-        room = smaller(room, pivot / before)
+        room = smaller(room, pivot / before[j])
         root = math.sqrt(pivot)
         matrix[j, j] = root
-        for i in range(j + 1, len(matrix)):
-            entry = matrix[i, j]
-            for c in range(j):
-                entry -= matrix[i, c] * matrix[j, c]
-            matrix[i, j] = entry / root
+        for i in range(j + 1, size):
+            column[i] = matrix[i, j] / root
+            matrix[i, j] = column[i]
+        for i in range(j + 1, size):
+            factor, row = column[i], matrix[i]
+            for c in range(j + 1, i + 1):
+                row[c] -= factor * column[c]
     return room
 
 

@@ -205,9 +205,9 @@ def newton_step(
     return Step(u=found.z, s=-residual[:, p:] - change, y=found.s), found
 
 
-def least_curvature(model: Model) -> Pair:  # (batch,), (batch, m)
+def least_curvature(model: Model, rough: bool = False) -> Pair:  # (batch,), (batch, m)
     """The least curvature along the constraints, relative to the size of H; and its direction."""
-    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), model.bend, model.p)
+    return model.layout.least_curvature(model.hessian, model.jacobian, _dual(model), model.bend, model.p, rough)
 
 
 def turned(model: Model, barrier: Tensor, reach: Tensor, which: Tensor) -> Model:

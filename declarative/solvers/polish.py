@@ -14,12 +14,13 @@ from torch import Tensor
 from ..optimality import Assessment, assess, estimate_multipliers, glance, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
-from ..structure import stores_hessian
+from ..structure import Structure, stores_hessian
 from .compaction import compacted
 
 STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
 EXACT = 64  # rounding errors: a distance of this many units in the last place is not worth a step
 QUICK_STEPS = 2  # are enough where a solver has done its work
+SMALL = 128  # unknowns: up to there all entries of H are evaluated, whatever its structure may be
 ROUGH = (1e-6, 1e-4, 1e-2)  # slacks, relative to u, below which a constraint may be active
 QUICK = 0.1  # of the slopes is what a step leaves at most if Newton's method converges as it should
 CLOSE = 1e-2  # further from a solution than this, a Newton step is a gamble and the solver's point is kept
@@ -60,12 +61,13 @@ def _quickly(
         return False, raw
     way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
     steps = torch.zeros_like(raw.iterations)
-    if batch.q and stores_hessian(batch, "auto"):
+    structure: Structure = "dense" if batch.m <= SMALL else "auto"
+    if batch.q and stores_hessian(batch, structure):
         u, multipliers, moved = _crossed_over(batch, u, multipliers, way)
         steps = steps + moved
     longest = CLOSE * way.amax(-1)
     for _ in range(QUICK_STEPS + 1):
-        seen = glance(batch, u, multipliers, dtype, travel)
+        seen = glance(batch, u, multipliers, dtype, travel, structure)
         if seen is None:
             return False, raw
         length = seen.step.abs().amax(-1)

@@ -24,7 +24,8 @@ from .system import SparseSystem
 _numbers = itertools.count()
 _analyses: weakref.WeakValueDictionary[int, SparseKKT] = weakref.WeakValueDictionary()
 SHIFTS = 40  # from the smallest to any, by factors of four
-ITERATIONS = 12  # towards the direction of least curvature
+ITERATIONS, ROUGHLY = 12, 4  # towards the direction of least curvature
+ROUGH_SHIFT = 1e-3  # the first one to try, if an order of magnitude is enough
 SOLVED = 1e-8  # a relative residual above this: the matrix is singular, or as good as that
 
 
@@ -146,7 +147,15 @@ class SparseLayout(Layout):
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
         return found
 
-    def least_curvature(self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:  # noqa: ARG002
+    def least_curvature(
+        self,
+        hessian: Tensor,
+        jacobian: Tensor,
+        dual: Tensor,
+        size: Tensor,
+        p: int,  # noqa: ARG002
+        rough: bool = False,
+    ) -> Pair:
         """By inverse iteration, with a shift that is just large enough for a matrix without negative curvature."""
         shift = torch.zeros_like(hessian[:, 0])
         direction, none = irregular(size) / size.sqrt(), torch.zeros_like(dual)
@@ -155,8 +164,8 @@ class SparseLayout(Layout):
             convex = factor.convex()
             if bool(convex.all()):
                 break
-            shift = torch.where(convex, shift, (4 * shift).clamp(min=1e-10))
-        for _ in range(ITERATIONS):
+            shift = torch.where(convex, shift, (4 * shift).clamp(min=ROUGH_SHIFT if rough else 1e-10))
+        for _ in range(ROUGHLY if rough else ITERATIONS):
             found = factor.solve(size * direction, none, rescue=False).z
             direction = found / or_one(found.abs().amax(-1)).unsqueeze(-1)
         inverse = torch.where(dual > 0, 1 / torch.where(dual > 0, dual, 1.0), 0.0)
