@@ -51,6 +51,7 @@ class Native:
         self.changed: Changed = self.before
         self.trial: Trial | None = None
         self.there: There | None = None
+        self.functions = self._functions()  # None: they are called, and Python is in every iteration
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
@@ -74,10 +75,8 @@ class Native:
         from .newton_kernel import Changed, Here, Limits
         from .newton_loop import Progress, iterate
 
-        functions = self._functions()
-        if functions is None:
-            return None
-        count = len(self.here.u)
+        functions, count = self.functions, len(self.here.u)
+        assert functions is not None
         self.here = Here(*[*_each(np.copy, self.here[:9]), *self.here[9:]])
         self.before = self.changed = Changed(*_each(np.copy, self.before))
         batch = self._lanes(self.here, self.changed, functions.own)

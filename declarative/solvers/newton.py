@@ -294,11 +294,10 @@ class _Loop:
         return self._look(trial, there, state, flags)
 
     def _advance_natively(self, native: Native) -> bool:
-        most = max(min(LOOK, self.limit - int(self.iterations.max()) + 1), 1)
-        fates = self._fates()
-        flags = native.iterate_on(self.limits, most, fates)
-        if flags is None:  # functions that are called
+        if native.functions is None:
             return self._advance_once(native)
+        most, fates = max(min(LOOK, self.limit - int(self.iterations.max()) + 1), 1), self._fates()
+        flags = native.iterate_on(self.limits, most, fates)
         before, self.iterations = self.iterations, torch.from_numpy(fates.iterations)
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)

@@ -98,6 +98,8 @@ FUNCTIONS = {
     "constants": lambda x: x * 0 + torch.eye(5, dtype=DOUBLE)[2] * 3 + 1,
     "no dependence": lambda x: torch.ones_like(x),
     "addmm": lambda x: torch.addmm(M[0], x, M, beta=2, alpha=0.5),
+    "truth values are no numbers": lambda x: ((x > 0) + (x > -1)) * x + ((x > 0) | ~(x < 1)).double(),
+    "counts": lambda x: x * (x > 0).sum(-1, keepdim=True) - (x.sign() == 1).double().mean(-1, keepdim=True),
     "two outputs": lambda x: (x.sin(), x.cos() > 0),
 }
 

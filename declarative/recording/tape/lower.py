@@ -215,6 +215,10 @@ class _Lowering:
             found = entries(rule(self.operands, *args, **_without_options(kwargs)))
         except (TypeError, RuntimeError, IndexError, ValueError) as error:
             raise NotLowered(f"{node.target}: {error}") from error
+        if value.dtype is torch.bool and name == "add":  # true and true is true, not two
+            found = entries(as_truth(self.operands, found))
+        if name.startswith("bitwise") and value.dtype is not torch.bool:
+            raise NotLowered(f"{name} of whole numbers")
         if found.registers.numel() != value.numel():  # its shape may have been changed in place since
             raise NotLowered(f"{node.target} gives another shape")
         return found
