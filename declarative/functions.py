@@ -304,9 +304,7 @@ class CapturedVersions:
         """
         functions = functions_of(problem).values()
         reached = (value for function in functions for value in _reached(as_written(function)))
-        tensors = tuple(
-            x for value in reached for x in _tensors(value) if x.is_floating_point() and not x.is_inference()
-        )
+        tensors = tuple(x for value in reached for x in _tensors(value) if not x.is_inference())
         return cls(tensors, tuple(versions(tensors)))
 
     def refuse_changes(self) -> None:

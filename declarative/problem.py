@@ -25,7 +25,7 @@ from . import expansion
 from .bounds import Bounds
 from .functions import UserFunction
 from .linear import DENSE, Layout
-from .torchside import in_grad_mode, without_vmap_warnings
+from .torchside import as_stated, in_grad_mode, without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -184,15 +184,18 @@ class Batch:
 
     def _objective(self, u: Tensor, *xs: Tensor) -> Tensor:
         objective: Any = self.problem.objective
-        return (objective.linearised if self.linearised else objective)(*xs, u.view(self.shape))  # type: ignore[no-any-return]
+        value: Tensor = as_stated(objective.linearised if self.linearised else objective, *xs, u.view(self.shape))
+        return value
 
     def _constraints(self, u: Tensor, *xs: Tensor) -> Tensor:
         functions = (self.problem.equality, self.problem.inequality)
-        rows = [f(*xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
+        rows = [as_stated(f, *xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
         if self.problem.bounds is not None:
             rows.append(self.problem.bounds.rows(xs, u, self.shape))
         if len(rows) == 1:
-            return rows[0].to(u.dtype)
+            (only,) = rows
+            values: Tensor = only.to(u.dtype)
+            return values
         return torch.cat([row.to(u.dtype) for row in rows]) if rows else u.new_zeros(0)
 
     def _values(self, u: Tensor, *xs: Tensor) -> Pair:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -135,6 +136,23 @@ def own_memory(x: Tensor, others: Sequence[Tensor]) -> Tensor:
     if whole and all(other.untyped_storage().data_ptr() != memory.data_ptr() for other in others):
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+_STATED: ContextVar[bool] = ContextVar("stated", default=False)
+
+
+def as_stated(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's: what it computes is meant as it is written, a product with zero included."""
+    before = _STATED.set(True)
+    try:
+        return function(*arguments)
+    finally:
+        _STATED.reset(before)
+
+
+def is_stated() -> bool:
+    """Whether a function of the user's is being called, and not a derivative of it."""
+    return _STATED.get()
 
 
 def fixed(x: Tensor) -> Tensor:

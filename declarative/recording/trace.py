@@ -17,8 +17,11 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..torchside import is_stated
+
 aten = torch.ops.aten
 
+STATED = "stated"  # what a node of a graph is if a function of the user's has done it, and not a derivative
 LARGEST_GRAPH = 20_000  # operations; more than that is a loop over the batch, written out
 CAPTURED = "captured"  # attributes of a module with this beginning are the captured tensors
 
@@ -112,6 +115,7 @@ class _Recorder(TorchDispatchMode):
         arguments, options = pytree.tree_map_only(Tensor, self._node_of, (args, kwargs))
         result = func(*args, **kwargs)
         node = self.graph.call_function(func, tuple(arguments), options)
+        node.meta[STATED] = is_stated()
         self.values[node] = result
         if isinstance(result, Tensor):
             self._know(result, node)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from declarative import DeclarativeNode, Newton
+from declarative import DeclarativeNode, Newton, NumericalWarning
 from declarative.linear.machine import INSTALLED
 from declarative.recording.tape import NotLowered, lowered
 from declarative.recording.trace import trace
@@ -161,6 +161,9 @@ REFUSED = {
     "single precision": lambda x: x.float().sin().double(),
     "whole numbers": lambda x: x.argmax(-1),
     "sorting": lambda x: x.sort(-1).values,
+    "bits": lambda x: x * ((x > 0).sum(-1, keepdim=True) & 1),
+    "a division that rounds": lambda x: torch.div(x, 0.1, rounding_mode="floor"),
+    "another type": lambda x: x * (x > 0).sum(-1, keepdim=True, dtype=torch.bool),
 }
 
 
@@ -179,6 +182,33 @@ def test_a_node_with_such_functions_is_replayed_as_it_was():
 
     nodes = [DeclarativeNode(objective, start=5, record=record) for record in (False, True)]
     assert torch.allclose(nodes[0](x), nodes[1](x), rtol=1e-12, atol=1e-12)
+
+
+def test_zero_times_what_is_not_finite_is_no_number_if_it_is_stated():
+    """In the derivatives of a mapped function it is zero: they multiply by unit matrices. The order does not matter."""
+    x = torch.tensor([[1.0, 2.0], [1.0, -2.0]], dtype=DOUBLE)
+    for order in ([0, 1], [1, 0]):
+        node = DeclarativeNode(
+            lambda x, u: (u - 1).square().sum() + (torch.tensor([1.0, 0.0], dtype=DOUBLE) * x.log() * u).sum(),
+            start=2,
+            record=True,
+            on_failure="mask",
+        )
+        with pytest.warns(NumericalWarning):
+            assert node.solve(x[order]).converged.tolist() == [i == 0 for i in order]
+
+
+def test_truth_values_of_other_problems_than_the_first():
+    x = torch.tensor([[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]], dtype=DOUBLE)
+    for function in (lambda x: (x[0] > 0) + (x[1] > 0), lambda x: (x > 0).sum() & 1, lambda x: (x > 0).sum() ^ 1):
+        node = DeclarativeNode(lambda x, u, f=function: (u - f(x).double()).square(), start=(), record=True)
+        assert torch.equal(node(x), torch.vmap(function)(x).double())
+
+
+def test_inputs_in_any_memory():
+    z = torch.complex(torch.zeros(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE)).conj()
+    node = DeclarativeNode(lambda x, w, u: (u - w * x).square().sum(), start=3, in_dims=(0, None), record=True)
+    assert torch.allclose(node(torch.ones(2, 3, dtype=DOUBLE), z.imag), -torch.ones(2, 3, dtype=DOUBLE))
 
 
 def test_captured_tensors_are_read_anew():

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ...linear.machine import Floats
 from ...torchside import is_fixed
-from ..trace import LITERALS, RESHAPED_IN_PLACE, Trace, trace
+from ..trace import LITERALS, RESHAPED_IN_PLACE, STATED, Trace, trace
 from .machine import Program, Registers, execute
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
 from .writer import NotLowered, Writer
@@ -81,14 +81,14 @@ class Tape:
         parts = [_plain(tensors[i]).reshape(count, -1) for i in self._own]
         begins = np.cumsum([0, *(x.shape[1] for x in parts)])[:-1].tolist()
         shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
-        flat = np.concatenate([x.reshape(-1).numpy() for x in shared]) if shared else np.empty(0)
+        flat = np.concatenate([x.reshape(-1).numpy(force=True) for x in shared]) if shared else np.empty(0)
         return _joined(parts, count), flat, dict(zip(self._own, begins, strict=True))
 
 
 def _joined(parts: list[Tensor], count: int) -> Any:
     if len(parts) == 1:
-        return parts[0].contiguous().numpy()
-    return torch.cat(parts, 1).numpy() if parts else np.empty((count, 0))
+        return parts[0].contiguous().numpy(force=True)
+    return torch.cat(parts, 1).numpy(force=True) if parts else np.empty((count, 0))
 
 
 def _plain(x: Tensor | None) -> Tensor:
@@ -150,8 +150,8 @@ def _flat(parts: Sequence[Registers]) -> Registers:
 class _Lowering:
     """Goes through a graph; what does not depend on inputs stays a tensor."""
 
-    def __init__(self, writer: Writer, traced: Trace, depth: int = 0) -> None:
-        self.writer, self.traced, self.depth = writer, traced, depth
+    def __init__(self, writer: Writer, traced: Trace, depth: int = 0, stated: bool = False) -> None:
+        self.writer, self.traced, self.depth, self.stated = writer, traced, depth, stated
         self.operands = Operands(writer)
         self.known: dict[fx.Node, Any] = {}
         graph = traced.module.graph
@@ -184,6 +184,7 @@ class _Lowering:
     def run(self) -> None:
         for node in self.traced.module.graph.nodes:
             if node.op == "call_function":
+                self.writer.literal = self.stated or node.meta.get(STATED, False)
                 self.known[node] = self._call(node)
 
     def outputs(self) -> list[Registers]:
@@ -211,14 +212,13 @@ class _Lowering:
         rule = RULES.get(name)
         if rule is None:
             return self._decomposed(node, args, kwargs)
+        _require_no_conversion(kwargs, value, name)
         try:
             found = entries(rule(self.operands, *args, **_without_options(kwargs)))
         except (TypeError, RuntimeError, IndexError, ValueError) as error:
             raise NotLowered(f"{node.target}: {error}") from error
-        if value.dtype is torch.bool and name == "add":  # true and true is true, not two
+        if value.dtype is torch.bool and name not in TRUTHS:  # true and true is true, not two
             found = entries(as_truth(self.operands, found))
-        if name.startswith("bitwise") and value.dtype is not torch.bool:
-            raise NotLowered(f"{name} of whole numbers")
         if found.registers.numel() != value.numel():  # its shape may have been changed in place since
             raise NotLowered(f"{node.target} gives another shape")
         return found
@@ -285,7 +285,7 @@ class _Lowering:
             traced = trace(composed, [examples[i] for i in places])
         except Exception as error:  # whatever a decomposition may raise: there is another way
             raise NotLowered(f"no rule for {node.target}") from error
-        inner = _Lowering(self.writer, traced, self.depth + 1)
+        inner = _Lowering(self.writer, traced, self.depth + 1, self.writer.literal)
         for constant in inner.captured:  # an operand that depends on no input
             inner.known[constant] = traced.captured[str(constant.target)]
         for placeholder, i in zip(inner.placeholders, places, strict=True):
@@ -294,6 +294,14 @@ class _Lowering:
         (output,) = [one for one in traced.module.graph.nodes if one.op == "output"]
         listed: Any = output.args[0]
         return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
+
+
+def _require_no_conversion(kwargs: Any, value: Any, name: str) -> None:
+    """Whole numbers are counts of truth values here: there is no arithmetic of their bits, and nothing is rounded."""
+    if kwargs.get("dtype") not in (None, torch.float64) or (
+        name.startswith("bitwise") and value.dtype is not torch.bool
+    ):
+        raise NotLowered(f"{name} of whole numbers")
 
 
 def _require_double(value: Any, name: str) -> None:
@@ -324,6 +332,10 @@ def _decomposition(target: Any) -> Callable[..., Any] | None:
     return found
 
 
+TRUTHS = {  # whose results are 0 or 1
+    "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "bitwise_not", "isfinite", "isnan", "isinf", "any", "all",
+}  # fmt: skip
 INDEXED = ("index", "index_select", "gather")
 SHAPE_ONLY = {
     "ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",

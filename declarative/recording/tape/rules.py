@@ -85,12 +85,9 @@ def _rsub(o: Operands, x: Any, y: Any, alpha: Any = 1) -> Registers:
 
 
 def _div(o: Operands, x: Any, y: Any, rounding_mode: str | None = None) -> Registers:
-    quotient = o.emit(machine.DIV, x, y)
-    if rounding_mode is None:
-        return quotient
-    if rounding_mode == "floor":
-        return o.emit(machine.FLOOR, quotient)
-    raise NotLowered("a division that rounds")
+    if rounding_mode is not None:
+        raise NotLowered("a division that rounds")
+    return o.emit(machine.DIV, x, y)
 
 
 def _pow(o: Operands, x: Any, y: Any) -> Registers:

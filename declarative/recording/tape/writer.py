@@ -1,7 +1,8 @@
 """Writing a tape: arrays of registers in, instructions out, without those whose outcome is known.
 
-A product with a constant zero is zero here whatever the other factor is, also where that is not finite: derivatives of
-a mapped function multiply by the zeros of identity matrices, and what is not finite shows elsewhere.
+A product with a constant zero is zero in a derivative, whatever the other factor is, also where that is not finite:
+derivatives of a mapped function multiply by the zeros of identity matrices, and what is not finite shows elsewhere.
+What a function states is ``literal``: there, zero times infinity is no number.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Writer:
         self._constants: dict[int, int] = {0: ZERO}  # registers by the bits of their values
         self._runs: list[_Run] = []
         self.length = 0  # instructions so far
+        self.literal = False  # whether zero times what is not finite matters
         self.products = 0  # multiplications of matrices, which torch does faster
         self._written: dict[tuple[int, bytes], int] = {}  # runs by what they do
 
@@ -127,7 +129,8 @@ class Writer:
             result[where] = registers[where] if isinstance(registers, np.ndarray) else registers
 
         if kind == machine.MUL:
-            settle(self._is(a, 0.0) | self._is(b, 0.0), ZERO)
+            if not self.literal:
+                settle(self._is(a, 0.0) | self._is(b, 0.0), ZERO)
             settle(self._is(a, 1.0), b)
             settle(self._is(b, 1.0), a)
         elif kind == machine.ADD:
@@ -136,7 +139,8 @@ class Writer:
         elif kind == machine.SUB:
             settle(self._is(b, 0.0), a)
         elif kind == machine.DIV:
-            settle(self._is(a, 0.0) & ~self._is(b, 0.0), ZERO)
+            if not self.literal:
+                settle(self._is(a, 0.0) & ~self._is(b, 0.0), ZERO)
             settle(self._is(b, 1.0), a)
         elif kind == machine.WHERE:
             settle(self._fixed[a] & (self._value[a] != 0), b)
