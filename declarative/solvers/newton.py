@@ -18,6 +18,7 @@ careful way.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from dataclasses import dataclass
@@ -363,11 +364,8 @@ class _Loop:
         if bool((hoped | ~self.running).all()):
             self.state, self.model = trial, there
         else:
-            careful, record = self._careful(model, state, hoped)
-            self.state = trial.where(hoped, careful)
-            self.record = dataclasses.replace(record, failures=torch.where(hoped, 0, record.failures))
+            self._take_care(model, state, hoped, trial, there)
             self.failed = True
-            self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
         self.iterations = self.iterations + 1
         self._compact()
         return False
@@ -434,7 +432,29 @@ class _Loop:
             messages=("Newton",) * self.whole.size,
         )
 
-    # The careful way, for the whole batch, so that few shapes occur; where things went as hoped it changes nothing.
+    # The careful way. Where things went as hoped it changes nothing.
+
+    def _take_care(self, model: Model, state: State, hoped: Tensor, trial: State, there: Model) -> None:
+        """Go on from the trial points where these are as hoped, and elsewhere from what more care finds."""
+        rows = (self.running & ~hoped).nonzero().flatten()
+        if 2 * len(rows) > len(self.rows) or not self._any_size_is_fine():
+            careful, record = self._careful(model, state, hoped)
+            self.state = trial.where(hoped, careful)
+            self.record = dataclasses.replace(record, failures=torch.where(hoped, 0, record.failures))
+            self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
+            return
+        part = copy.copy(self)
+        part.batch, part.scales, part.record = self.batch.select(rows), self.scales.take(rows), self.record.take(rows)
+        part.running, part.rows = self.running[rows], self.rows[rows]
+        careful, record = part._careful(model.take(rows), state.take(rows), hoped[rows])
+        found = model_at(part.batch, part.scales, careful.u, careful.s, careful.y)
+        self.state, self.model = trial.put(rows, careful), there.put(rows, found)
+        failures, shifted = torch.where(hoped, 0, self.record.failures), self.record.shifted & ~hoped
+        self.record = dataclasses.replace(self.record, failures=failures, shifted=shifted).put(rows, record)
+
+    def _any_size_is_fine(self) -> bool:
+        """Whether functions are called, or run by tapes: a graph would be recorded for each number of problems."""
+        return self.batch.evaluator is None or (self.native is not None and self.native.functions is not None)
 
     def _careful(self, model: Model, state: State, hoped: Tensor) -> tuple[State, _Record]:
         record = self.record
