@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,37 @@ INSTALLED = importlib.util.find_spec("numba") is not None
 numba: Any = importlib.import_module("numba") if INSTALLED else None  # optional, and without types
 
 Floats = NDArray[np.float64]
+OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+
+def _tell_of_compiling() -> None:
+    """Say once, when the first kernel is compiled and not found on disk, what takes so long."""
+    event = importlib.import_module("numba.core.event")
+
+    class Teller(event.Listener):  # type: ignore[misc, name-defined]
+        told = False
+
+        def on_start(self, happening: Any) -> None:
+            function = happening.data["dispatcher"].py_func
+            if not self.told and function.__module__.startswith(("declarative.", "problems.")):
+                self.told = True
+                sys.stderr.write("declarative: compiling kernels, once after installing (up to a minute) ...\n")
+
+        def on_end(self, happening: Any) -> None:
+            pass
+
+    event.register("numba:compile", Teller())
+
+
+if INSTALLED:
+    _tell_of_compiling()
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing."""
-    if not INSTALLED:
-        return function
-    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
+    return numba.njit(**OPTIONS)(function) if INSTALLED else function
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """The same for a function that other kernels call, and never Python: most of compiling is the way in from there."""
+    return numba.njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function) if INSTALLED else function

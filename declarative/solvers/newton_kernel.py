@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..linear.layout import PIVOT
-from ..linear.machine import Floats, compiled
+from ..linear.machine import Floats, compiled, inner
 from .newton_step import (
     BOUNDARY,
     CENTRED,
@@ -138,26 +138,26 @@ class Limits(NamedTuple):
     near: float  # steps that are shorter, relative to u, need not be taken
 
 
-@compiled
+@inner
 def larger(x: float, y: float) -> float:
     """The larger one, or NaN."""
     return y if y > x or y != y else x
 
 
-@compiled
+@inner
 def smaller(x: float, y: float) -> float:
     """The smaller one, or NaN."""
     return y if y < x or y != y else x
 
 
-@compiled
+@inner
 def _room(fraction: float, value: float, change: float, length: float) -> float:
     """The length of a step that keeps a value positive, if that is shorter."""
     shorter: float = smaller(length, -fraction * value / change) if change < 0 else length
     return shorter
 
 
-@compiled
+@inner
 def _cholesky(matrix: Floats) -> float:
     """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor."""
     room, size = np.inf, len(matrix)
@@ -181,7 +181,7 @@ def _cholesky(matrix: Floats) -> float:
     return room
 
 
-@compiled
+@inner
 def _unit(matrix: Floats) -> None:
     """The factor of the identity, where there is none."""
     matrix[:] = 0.0
@@ -189,7 +189,7 @@ def _unit(matrix: Floats) -> None:
         matrix[j, j] = 1.0
 
 
-@compiled
+@inner
 def _forward(lower: Floats, x: Floats) -> None:
     """L^-1 x, in place."""
     for i in range(len(x)):
@@ -199,7 +199,7 @@ def _forward(lower: Floats, x: Floats) -> None:
         x[i] = entry / lower[i, i]
 
 
-@compiled
+@inner
 def _backward(lower: Floats, x: Floats) -> None:
     """L'^-1 x, in place."""
     for i in range(len(x) - 1, -1, -1):
@@ -208,7 +208,7 @@ def _backward(lower: Floats, x: Floats) -> None:
             x[c] -= lower[i, c] * x[i]
 
 
-@compiled
+@inner
 def _solve_one(
     matrix: Floats,  # H + primal, the lower triangle, and in the end the factor, (m, m)
     jacobian: Floats,  # (k, m)
@@ -284,7 +284,7 @@ class Measured(NamedTuple):
     off: float  # how far an s y is from the last barrier, if there is one
 
 
-@compiled
+@inner
 def _measured(
     places: Places, here: Here, n: int, slope: Floats, force: Floats, residual: Floats, terms: Floats
 ) -> Measured:
@@ -316,7 +316,7 @@ def _measured(
     return Measured(steepest / forces, steepest, missed, violated, gap, product, large, stretched, off)
 
 
-@compiled
+@inner
 def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed: Changed) -> float:
     """The barrier of a problem that has solved its present one well enough, lowered; the filter starts anew."""
     before: float = changed.barrier[n]
@@ -337,7 +337,7 @@ def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed:
     return barrier
 
 
-@compiled
+@inner
 def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
     """The diagonal of H."""
     for a in range(len(bend)):
@@ -345,7 +345,7 @@ def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
         bend[a] = hessian[e] if e >= 0 else 0.0
 
 
-@compiled
+@inner
 def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, residual: Floats, to: Equations) -> None:
     """The system of the step, but for the slope."""
     s, y, primal, dual, t, shift = here.s[n], here.y[n], to.primal[n], to.dual[n], to.t[n], here.shift[n]
@@ -362,7 +362,7 @@ def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, r
         t[i] = s[i - p] - residual[i] - barrier / y[i]
 
 
-@compiled
+@inner
 def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
     ended = found.gap / found.large <= limits.complementarity
     if here.last.shape[1]:
@@ -385,7 +385,7 @@ def prepare(places: Places, here: Here, limits: Limits, changed: Changed, equati
         equations.settled[n] = _is_settled(here, n, found, limits)
 
 
-@compiled
+@inner
 def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Floats) -> float:
     """The length of the step relative to u, the largest over its entries."""
     energy, longest = 0.0, 0.0
@@ -430,7 +430,7 @@ def move(
             trial.solved[n] = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z) <= limits.near
 
 
-@compiled
+@inner
 def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple[float, float]:
     """(theta, phi): the violation, and the objective with its barrier."""
     p, theta = len(values) - len(s), 0.0
@@ -446,7 +446,7 @@ def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple
     return theta, objective - barrier * math.log(product)
 
 
-@compiled
+@inner
 def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there: There) -> None:
     """The model at the trial point, and slacks that are no smaller than the room there is."""
     scale, p = here.scale[n], here.y.shape[1] - here.s.shape[1]
@@ -465,7 +465,7 @@ def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there
             trial.s[n, i - p] = larger(trial.s[n, i - p], -value)
 
 
-@compiled
+@inner
 def _is_free(pairs: Floats, theta: float, phi: float) -> bool:
     """Whether the filter lets a point pass."""
     free = True

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.machine import Floats, compiled
+from ..linear.machine import Floats, compiled, inner
 from ..linear.sparse.elimination import factorise, load
 from ..linear.sparse.lanes import Factor, Plan, Work
 from ..linear.sparse.lanes import Rows as Sides
 from ..linear.sparse.substitution import solve
-from ..recording.tape.machine import Program, abreast, alone
+from ..recording.tape.machine import Program, abreast
 from .newton_kernel import (
     Changed,
     Equations,
@@ -74,7 +74,7 @@ class Lanes(NamedTuple):
     own: Floats  # inputs of the functions, (count, entries)
 
 
-@compiled
+@inner
 def _first(x: Lanes, n: int) -> Lanes:
     """The first so many."""
     h, c, e, st, tr, th = x.here, x.changed, x.equations, x.step, x.trial, x.there
@@ -95,7 +95,7 @@ def _first(x: Lanes, n: int) -> Lanes:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def _copy_before(to: Lanes, i: int, x: Lanes, j: int) -> None:
     """What an iteration starts from."""
     a, b = to.here, x.here
@@ -108,7 +108,7 @@ def _copy_before(to: Lanes, i: int, x: Lanes, j: int) -> None:
     to.changed.filter[i] = x.changed.filter[j]
 
 
-@compiled
+@inner
 def _copy_after(to: Lanes, i: int, x: Lanes, j: int) -> None:
     """What it leads to."""
     a, b = to.trial, x.trial
@@ -131,7 +131,7 @@ class Memory(NamedTuple):
     error: Floats  # (lanes,)
 
 
-@compiled
+@inner
 def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, solved: float) -> None:
     """The step, as the sparse layout makes it."""
     plan, entries, sides = memory.plan, memory.entries, memory.sides
@@ -164,7 +164,7 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
             step.s[b, i] = sides.x[plan.place[m + i], b]
 
 
-@compiled
+@inner
 def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) -> Found:
     """Values and derivatives at the trial points."""
     count, m, k, program = len(trial.u), trial.u.shape[1], trial.y.shape[1], functions.program
@@ -172,10 +172,7 @@ def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) 
         own[:, functions.at_u : functions.at_u + m] = trial.u
     if functions.at_multipliers >= 0:
         own[:, functions.at_multipliers : functions.at_multipliers + k] = trial.multipliers
-    if count == 1:
-        alone(program, own, functions.shared, outputs)
-    else:
-        abreast(program, own, functions.shared, outputs)
+    abreast(program, own, functions.shared, outputs)  # also for one: another loop would be compiled for seconds
     ends = program.offsets * count
     return Found(
         outputs[: ends[1]],
@@ -186,7 +183,7 @@ def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) 
     )
 
 
-@compiled
+@inner
 def _is_finite(here: Here, n: int) -> bool:
     total = here.objective[n]
     for x in (here.gradient[n], here.values[n], here.jacobian[n], here.hessian[n]):
@@ -195,7 +192,7 @@ def _is_finite(here: Here, n: int) -> bool:
     return bool(np.isfinite(total))
 
 
-@compiled
+@inner
 def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> None:
     """From the trial point."""
     here.objective[n] = there.objective[n]
@@ -211,7 +208,7 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
     changed.stored[n] = there.stored[n]
 
 
-@compiled
+@inner
 def _is_over(progress: Progress, g: int, x: Lanes, n: int, faint: float) -> bool:
     """Whether a problem is plainly solved, or has to be judged."""
     solved, factored, accepted, vague = (
@@ -246,7 +243,7 @@ def iterate(
     """At most so many iterations of each problem that is running; sparse if there is a plan for that."""
     size, total = len(lanes.own), len(batch.own)
     who, turns = np.empty(size, np.int64), np.empty(size, np.int64)
-    count, waiting = 0, 0
+    count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
     while True:
         while count < size and waiting < total:  # lanes are filled
             if progress.running[waiting]:
@@ -265,7 +262,7 @@ def iterate(
             solve_dense(x.here, x.equations, x.step)
         move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)
         judge(places, x.here, _evaluate(functions, x.own, x.trial, outputs), x.changed, x.trial, x.there)
-        n = 0
+        n = np.int64(0)
         while n < count:
             g = who[n]
             if not _is_over(progress, g, lanes, n, faint) and turns[n] < most - 1:

@@ -14,12 +14,12 @@ import math
 
 import numpy as np
 
-from ..machine import Floats, compiled
+from ..machine import Floats, inner
 from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
 
 
-@compiled
+@inner
 def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
     """Entries of K, from values (batch, ...) of the batch; lanes to spare repeat the last problem."""
     lanes = entries.shape[1]
@@ -29,7 +29,7 @@ def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
             entries[begin + e, b] = part[problem, e]
 
 
-@compiled
+@inner
 def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
     """L and D^-1 of one group, from the entries of K (entries, lanes)."""
     _spread(plan, entries, factor, work)
@@ -58,7 +58,7 @@ def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
             j += 1
 
 
-@compiled
+@inner
 def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
     """Put the entries of K where the factor will be."""
     size, lanes = factor.inverse.shape
@@ -75,7 +75,7 @@ def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
                 work.below[slot - size, b] += entries[e, b]
 
 
-@compiled
+@inner
 def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
     """Column c of W, from the columns before ``last``."""
     lanes = work.below.shape[1]
@@ -98,7 +98,7 @@ def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
                 work.below[t, b] -= factor.lower[p, b] * work.below[q, b]
 
 
-@compiled
+@inner
 def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
     """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
     for b in range(factor.inverse.shape[1]):
@@ -111,7 +111,7 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
         factor.inverse[j, b] = 1 / pivot
 
 
-@compiled
+@inner
 def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
     """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
     for b in range(factor.inverse.shape[1]):
@@ -136,7 +136,7 @@ def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
         factor.coupling[j, b] = -a / determinant
 
 
-@compiled
+@inner
 def _replacement(plan: Plan, j: int, b: int, work: Work) -> float:
     """A small number beside what the pivot is made from and what it would eliminate."""
     beside: float = max(work.made[j, b], SMALLEST)

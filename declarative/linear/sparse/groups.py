@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..machine import Floats, compiled
+from ..machine import Floats, compiled, inner
 from .elimination import factorise, load
 from .lanes import Factor, Parts, Plan, Rows, Work
 from .substitution import load_right, solve, store
@@ -97,7 +97,7 @@ class _Cut:
         return self.buffer[begin : self.used].reshape(count, self.lanes)
 
 
-@compiled
+@inner
 def _group(factors: Factor, group: int) -> Factor:
     return Factor(factors.inverse[group], factors.coupling[group], factors.lower[group], factors.counts[group])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..machine import Floats, compiled
+from ..machine import Floats, inner
 from .lanes import Factor, Indices, Plan, Rows
 from .pivots import CORRECTIONS, FADED, GOAL, SMALLEST
 
 
-@compiled
+@inner
 def load_right(right: Floats, count: int, place: Indices, group: int, ordered: Floats) -> None:
     """One of the right-hand sides (batch, size, counts), in the order of elimination."""
     lanes = ordered.shape[1]
@@ -19,7 +19,7 @@ def load_right(right: Floats, count: int, place: Indices, group: int, ordered: F
             ordered[place[i], b] = right[problem, i, count]
 
 
-@compiled
+@inner
 def store(x: Floats, place: Indices, group: int, count: int, found: Floats) -> None:
     """One of the solutions (batch, size, counts)."""
     lanes = x.shape[1]
@@ -28,7 +28,7 @@ def store(x: Floats, place: Indices, group: int, count: int, found: Floats) -> N
             found[group * lanes + b, i, count] = x[place[i], b]
 
 
-@compiled
+@inner
 def substitute(plan: Plan, factor: Factor, x: Floats) -> None:
     """x = K^-1 x, (size, lanes)."""
     size, lanes = x.shape
@@ -53,7 +53,7 @@ def substitute(plan: Plan, factor: Factor, x: Floats) -> None:
                 x[j, b] -= factor.lower[p, b] * x[i, b]
 
 
-@compiled
+@inner
 def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
     """Subtract K x from the residual, and add |K| |x| to the total, for the x on trial."""
     x, residual, total = rows.trial, rows.residual, rows.total
@@ -69,7 +69,7 @@ def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
                 total[j, b] += abs(entries[e, b] * x[i, b])
 
 
-@compiled
+@inner
 def measure(plan: Plan, rows: Rows, most: Floats, error: Floats) -> None:
     """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,).
 
@@ -93,7 +93,7 @@ def measure(plan: Plan, rows: Rows, most: Floats, error: Floats) -> None:
             error[b] = np.inf
 
 
-@compiled
+@inner
 def begin(rows: Rows, error: Floats) -> None:
     """The first residual is the right-hand side."""
     size, lanes = rows.right.shape
@@ -105,7 +105,7 @@ def begin(rows: Rows, error: Floats) -> None:
         error[b] = np.inf
 
 
-@compiled
+@inner
 def correct(rows: Rows) -> None:
     """Try the solution that the residual, substituted, leads to; its own residual is to come."""
     size, lanes = rows.right.shape
@@ -116,7 +116,7 @@ def correct(rows: Rows) -> None:
             rows.total[i, b] = abs(rows.right[i, b])
 
 
-@compiled
+@inner
 def accept(rows: Rows, now: Floats, error: Floats) -> bool:
     """Keep what is better, and say whether it is worth going on."""
     size, lanes = rows.right.shape
@@ -130,7 +130,7 @@ def accept(rows: Rows, now: Floats, error: Floats) -> bool:
     return going
 
 
-@compiled
+@inner
 def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
     now, most = np.empty(len(error)), np.zeros((2, len(error)))

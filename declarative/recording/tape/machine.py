@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats, compiled
+from ...linear.machine import Floats, compiled, inner
 
 Registers = NDArray[np.int64]
 LANES = 8  # problems side by side: two registers of the processor for each of the tape's
@@ -56,7 +56,7 @@ def _sign(a: float) -> float:
     return (1.0 if a > 0 else 0.0) - (1.0 if a < 0 else 0.0)
 
 
-maximum, minimum, sign = compiled(_maximum), compiled(_minimum), compiled(_sign)
+maximum, minimum, sign = inner(_maximum), inner(_minimum), inner(_sign)
 
 
 def _machine(lanes: int) -> Callable[..., None]:
@@ -277,7 +277,7 @@ def _allocate(operands: Registers, last: Registers, results: Registers, place: R
 
 
 allocate = compiled(_allocate)
-binary, unary = compiled(_binary), compiled(_unary)
+binary, unary = inner(_binary), inner(_unary)
 alone, abreast = _machine(1), _machine(LANES)
 
 
