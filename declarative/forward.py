@@ -16,7 +16,7 @@ from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, total
-from .optimality import Assessment, assess, optimality_tolerance
+from .optimality import Assessment, assess
 from .problem import Batch, Problem, flat
 from .recording import Recordings
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
@@ -263,7 +263,7 @@ def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tens
     every = batch.select(place.repeat(count))
     raw = _solve_rows(plan.solver, every, torch.cat(starts), finite.repeat(count))
     found = raw.assessment or assess_in_double(every, raw, plan, torch.cat(starts))
-    solved = found.residual <= optimality_tolerance(raw.y.dtype)
+    solved = found.solved(raw.y.dtype)
     rank = torch.where(solved, every.objective(raw.y), torch.inf).nan_to_num(torch.inf).view(count, batch.size)
     return raw.take(rank.argmin(0) * batch.size + place)
 
@@ -299,7 +299,7 @@ def _judge(
 
     ``explain`` looks for such evidence; a solver that judges its own solutions brings its own.
     """
-    solved = (found.residual <= optimality_tolerance(raw.y.dtype)) & finite
+    solved = found.solved(raw.y.dtype) & finite
     if bool(solved.all()):
         return torch.zeros_like(raw.codes)
     codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)

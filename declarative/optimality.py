@@ -78,6 +78,10 @@ class Assessment:
     jacobian: Tensor | None = None
     hessian: Tensor | None = None
 
+    def solved(self, dtype: torch.dtype) -> Tensor:  # (batch,)
+        """Which points are solutions, as far as this precision can tell."""
+        return self.residual <= optimality_tolerance(dtype)
+
     def to(self, dtype: torch.dtype) -> Assessment:
         """The same in another precision."""
         return self._each(lambda x: x.to(dtype) if x.is_floating_point() else x)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..linear import DENSE
-from ..optimality import assess, optimality_tolerance
+from ..optimality import assess
 from ..problem import Batch
 from ..solution import RawSolution
 from .base import Solver
@@ -76,4 +76,4 @@ def _unsolved(batch: Batch, raw: RawSolution, start: Tensor) -> Tensor:
     found = raw.assessment
     if found is None:
         found = assess(batch, raw.y, raw.multipliers, travel=(raw.y - start).abs())
-    return (found.residual > optimality_tolerance(raw.y.dtype)).nonzero().flatten()
+    return (~found.solved(raw.y.dtype)).nonzero().flatten()

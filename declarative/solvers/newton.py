@@ -33,7 +33,6 @@ from ..conditions import fitted_multipliers, largest
 from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
 from ..linear.layout import NOTHING
-from ..optimality import optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
@@ -172,7 +171,7 @@ class Newton(Solver):
         assert again.assessment is not None
         size = torch.maximum(raw.y[rows].abs(), (raw.y[rows] - first).abs())
         stayed = ((again.y - raw.y[rows]).abs() <= NEARBY * size.amax(-1, keepdim=True)).all(-1)  # not running away
-        good = stayed & (again.assessment.residual <= optimality_tolerance(dtype))
+        good = stayed & again.assessment.solved(dtype)
         taken = again.take(good.nonzero().flatten())
         solved = torch.full_like(taken.codes, int(Status.CONVERGED))
         return raw.put(rows[good], dataclasses.replace(taken, codes=solved)) if len(solved) else raw
