@@ -245,6 +245,13 @@ def test_one_tape_serves_batches_of_any_size():
         assert len(calls) <= before + 1  # the functions are looked at once per shape, and not traced again
 
 
+def test_inputs_of_another_length_have_a_tape_of_their_own():
+    node = DeclarativeNode(lambda x, u: (u - x.sum()).square(), start=(), record=True)
+    for length in (3, 5, 2):
+        x = torch.randn(4, length, dtype=DOUBLE, generator=generator())
+        assert torch.allclose(node(x), x.sum(-1), rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("count", [1, 3, 70])
 @pytest.mark.parametrize("kind", ["equality", "bounds", "both", "nonlinear"])
 def test_iterations_without_python_are_those_with(monkeypatch, kind, count):

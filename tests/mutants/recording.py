@@ -94,7 +94,7 @@ RECORDING = [
         "key = (request.key, *shapes)",
         "key = (request.key,)",
         "one tape serves all shapes",
-        ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),
+        ("library/test_tape.py::test_inputs_of_another_length_have_a_tape_of_their_own",),
     ),
     Mutant(
         "declarative/recording/tape/lower.py",
