@@ -203,8 +203,12 @@ def fitted_multipliers(
     jacobian: Tensor,  # (batch, k, m), or as the layout says
     tight: Tensor,  # (batch, k)
     unit: Tensor | None = None,  # of the gradient's entries, (batch, m)
+    quick: bool = False,
 ) -> Tensor:  # (batch, k)
-    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints."""
+    """The least-squares, least-norm solution of A' l = D_U f over the tight constraints.
+
+    The ``quick`` one is decided without a look at values, and not finite where constraints depend on each other.
+    """
     form = layout.jacobian
     if not tight.shape[-1]:
         return torch.zeros_like(tight, dtype=gradient.dtype)
@@ -214,7 +218,8 @@ def fitted_multipliers(
     gradient = torch.where(usable[:, None], gradient, 0.0)
     jacobian = torch.where(usable.view(-1, *(1,) * (jacobian.dim() - 1)), jacobian, 0.0)
     length = or_one(form.row_lengths(jacobian))
-    return layout.least_squares(form.scale_rows(jacobian, tight / length), gradient) / length
+    solve = layout.quick_least_squares if quick else layout.least_squares
+    return solve(form.scale_rows(jacobian, tight / length), gradient) / length
 
 
 def ratio(size: Tensor, unit: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions mus
 BEYOND = 10  # steps, by the same factors, lead beyond a solution that is near: five would if f were like u^6
 WILD = 1e6  # times the slopes of f: forces of constraints that are larger cancel each other
 MINOR = 1e-3  # of the longest step, relatively, is one whose sign the nonlinearity of the others may turn
+CERTAIN = 4  # of what is seen does not follow from a system that may be singular
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 
 
@@ -276,6 +277,7 @@ def _concluded(look: _Look, step: Tensor, change: Tensor, found: _Measured, dtyp
 class Glance:
     """What is seen of a batch of points without a decision by values."""
 
+    moved: Tensor  # whether a point was moved before, (batch,)
     look: _Look
     step: Tensor  # (batch, m)
     change: Tensor  # of the multipliers, with the opposite sign, (batch, k)
@@ -288,6 +290,9 @@ class Glance:
         return _concluded(self.look, self.step, self.change, self.found, dtype)
 
 
+Moved = tuple[Tensor, Tensor, Tensor]  # points, multipliers, and which are others than they were
+
+
 def glance(
     batch: Batch,
     u: Tensor,
@@ -295,33 +300,35 @@ def glance(
     dtype: torch.dtype,
     travel: Tensor | None,
     structure: Structure = "auto",
+    move: Callable[[Batch, Tensor, Tensor, Tensor | None], Moved] | None = None,
 ) -> Glance | None:
     """What is seen of the points; None where H is not stored.
 
-    Before and after the one system that is solved, everything is a function of each problem by itself, called or
-    replayed.
+    Everything is a function of each problem by itself, called or replayed. ``move`` may change the points before.
     """
     if not stores_hessian(batch, structure):
         return None
 
     def look_at(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> tuple[Tensor, ...]:
-        return _apart(_Look.at(batch, u, given, dtype, structure, travel))
+        moved = torch.zeros_like(u[:, 0], dtype=torch.bool)
+        if move is not None:
+            u, given, moved = move(batch, u, given, travel)
+        look = _Look.at(batch, u, given, dtype, structure, travel)
+        hessian, *rest = _apart(look)
+        right = (-look.left, -look.gap)
+        step, change, trusted = batch.layout.solve_active(hessian, look.terms.jacobian, look.active, right)
+        found = _measured(look, step, change, dtype)
+        exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
+        balanced = found.stationarity <= optimality_tolerance(step.dtype)
+        plain = trusted & exact & balanced & ~(look.wild | look.doubtful)
+        return u, given, moved, plain, trusted, step, change, *found, hessian, *rest
 
-    def measure(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
-        step, change, *parts = rest
-        return _measured(_together(batch, u, given, travel, parts), step, change, dtype)
-
-    seen = batch.evaluate(("look", dtype, structure), look_at, u, given, travel, by_problem=True)
-    look = _together(batch, u, given, travel, seen)
-    hessian, jacobian = seen[0], look.terms.jacobian
-    step, change, trusted = batch.layout.solve_active(hessian, jacobian, look.active, (-look.left, -look.gap))
-    found = _Measured(
-        *batch.evaluate(("measure", dtype, structure), measure, u, given, travel, step, change, *seen, by_problem=True)
-    )
-    exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
-    balanced = found.stationarity <= optimality_tolerance(step.dtype)
-    plain = trusted & exact & balanced & ~(look.wild | look.doubtful)
-    return Glance(look, step, change, found, trusted, plain)
+    name = ("glance", dtype, structure, move)
+    seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=0 if move else CERTAIN)
+    u, given, moved, plain, trusted, step, change, *rest = seen
+    measured, parts = rest[: len(_Measured._fields)], rest[len(_Measured._fields) :]
+    look = _together(batch, u, given, travel, parts)
+    return Glance(moved, look, step, change, _Measured(*measured), trusted, plain)
 
 
 OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
+from .dense_kernel import LARGEST, PIVOT, solve_all_active
+from .machine import INSTALLED
 
 Product = Callable[[Tensor], Tensor]  # of matrices with vectors
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
 NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
-PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 
 
 class KktSolution(NamedTuple):
@@ -179,6 +180,10 @@ class Layout(abc.ABC):
         """The least-squares, least-norm solution of A' l = right, for rows of A of unit length, or zero."""
 
     @abc.abstractmethod
+    def quick_least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:  # (batch, m) -> (batch, k)
+        """The same without a decision by values; not finite where the rows depend on each other."""
+
+    @abc.abstractmethod
     def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> System:
         """The system at a point, of which solutions can be differentiated."""
 
@@ -233,6 +238,12 @@ class DenseLayout(Layout):
     def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
         return least_squares(jacobian, right)
 
+    def quick_least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
+        eye = torch.eye(right.shape[-1], dtype=right.dtype, device=right.device).expand(len(right), -1, -1)
+        there = self.jacobian.row_lengths(jacobian) > 0
+        _, s, trusted = self.solve_active(eye, jacobian, there, (right, torch.zeros_like(jacobian[..., 0])))
+        return torch.where(trusted.unsqueeze(-1), s, torch.nan)
+
     def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> DenseSystem:
         return DenseSystem(hessian, jacobian, active)
 
@@ -281,31 +292,9 @@ class DenseLayout(Layout):
         return KktSolution(z, s, convex, independent, room)
 
     def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
-        """By Cholesky factors of H + A'A and of its Schur complement, in units in which H and A have size 1."""
-        rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
-        unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()
-        columns = rows * unit.unsqueeze(-2)
-        length = 1 / or_one(torch.linalg.vector_norm(columns, dim=-1))
-        scaled, columns = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2), columns * length.unsqueeze(-1)
-        whole, _, room = _cholesky(torch.baddbmm(scaled, columns.mT, columns))
-        half = torch.linalg.solve_triangular(whole, columns.mT, upper=False)
-        free = (~active).to(hessian.dtype)
-        small, _, rest = _cholesky(torch.baddbmm(torch.diag_embed(free), half.mT, half))
-
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            first = torch.baddbmm(r.unsqueeze(-1), columns.mT, t.unsqueeze(-1))
-            first = torch.linalg.solve_triangular(whole, first, upper=False)
-            s = torch.cholesky_solve(torch.bmm(half.mT, first) - t.unsqueeze(-1), small)
-            z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, s), upper=True)
-            return z.squeeze(-1), s.squeeze(-1)
-
-        r, t = right[0] * unit, torch.where(active, right[1], 0.0) * length
-        z, s = solve(r, t)
-        more_z, more_s = solve(r - times(scaled, z) - times(columns.mT, s), t - times(columns, z) - free * s)
-        size, change = (torch.cat(pair, -1).abs().amax(-1) for pair in ((z, s), (more_z, more_s)))
-        digits = torch.finfo(z.dtype).eps ** 0.5
-        trusted = (torch.minimum(room, rest) > digits) & (change <= digits * size)
-        return ActiveSolution((z + more_z) * unit, (s + more_s) * length * active, trusted)
+        x, trusted = torch.ops.declarative.solve_dense_active(hessian, jacobian, active, *right)
+        z, s = x.split([right[0].shape[-1], right[1].shape[-1]], 1)
+        return ActiveSolution(z, s, trusted)
 
 
 def rows_of(pull: Product, u: Tensor, count: int) -> Tensor:  # (..., count, m)
@@ -352,6 +341,59 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     good = (info == 0) & (room > PIVOT)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.where(good[:, None, None], factor, eye), good, room
+
+
+def _solve_active(hessian: Tensor, jacobian: Tensor, active: Tensor, r: Tensor, t: Tensor) -> Pair:
+    """By Cholesky factors of H + A'A and of its Schur complement, in units in which H and A have size 1.
+
+    One operation for torch, so that a recording can contain it: [z; s], zero where it is not to be trusted, and whether
+    it is.
+    """
+    if INSTALLED and r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST:
+        found, trusted = r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
+        given = (x.contiguous().numpy(force=True) for x in (hessian, jacobian, active, r, t))
+        solve_all_active(*given, found.numpy(), trusted.numpy())
+        return found, trusted
+    rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
+    unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()
+    columns = rows * unit.unsqueeze(-2)
+    length = 1 / or_one(torch.linalg.vector_norm(columns, dim=-1))
+    scaled, columns = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2), columns * length.unsqueeze(-1)
+    whole, _, room = _cholesky(torch.baddbmm(scaled, columns.mT, columns))
+    half = torch.linalg.solve_triangular(whole, columns.mT, upper=False)
+    free = (~active).to(hessian.dtype)
+    small, _, rest = _cholesky(torch.baddbmm(torch.diag_embed(free), half.mT, half))
+
+    def solve(r: Tensor, t: Tensor) -> Pair:
+        first = torch.baddbmm(r.unsqueeze(-1), columns.mT, t.unsqueeze(-1))
+        first = torch.linalg.solve_triangular(whole, first, upper=False)
+        s = torch.cholesky_solve(torch.bmm(half.mT, first) - t.unsqueeze(-1), small)
+        z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, s), upper=True)
+        return z.squeeze(-1), s.squeeze(-1)
+
+    r, t = r * unit, torch.where(active, t, 0.0) * length
+    z, s = solve(r, t)
+    more_z, more_s = solve(r - times(scaled, z) - times(columns.mT, s), t - times(columns, z) - free * s)
+    size, change = (torch.cat(pair, -1).abs().amax(-1) for pair in ((z, s), (more_z, more_s)))
+    digits = torch.finfo(z.dtype).eps ** 0.5
+    trusted = (torch.minimum(room, rest) > digits) & (change <= digits * size)
+    x = torch.cat([(z + more_z) * unit, (s + more_s) * length * active], -1)
+    return torch.where(trusted.unsqueeze(-1), x, 0.0), trusted
+
+
+_library = torch.library.Library("declarative", "FRAGMENT")
+_library.define(
+    "solve_dense_active(Tensor hessian, Tensor jacobian, Tensor active, Tensor r, Tensor t) -> (Tensor, Tensor)"
+)
+_library.impl("solve_dense_active", _solve_active, "CompositeExplicitAutograd")
+
+
+def _shapes(*arguments: Tensor) -> Pair:
+    *_, active, r, t = arguments
+    return r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
+
+
+torch.library.register_fake("declarative::solve_dense_active", _shapes, lib=_library)
 
 
 DENSE = DenseLayout()

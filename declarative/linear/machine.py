@@ -49,3 +49,22 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inner(function: Callable[..., Any]) -> Any:
     """The same for a function that other kernels call, and never Python: most of compiling is the way in from there."""
     return numba.njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function) if INSTALLED else function
+
+
+def woven(function: Callable[..., Any]) -> Any:
+    """The same for one that becomes part of the kernels that call it, which then know the numbers they call it with."""
+    if not INSTALLED:
+        return function
+    return numba.njit(**OPTIONS, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+@inner
+def larger(x: float, y: float) -> float:
+    """The larger one, or NaN."""
+    return y if y > x or y != y else x
+
+
+@inner
+def smaller(x: float, y: float) -> float:
+    """The smaller one, or NaN."""
+    return y if y < x or y != y else x

@@ -97,7 +97,7 @@ class Recordings:
                 tape = lowered(trace(request.function, one), own)
             except NotLowered:
                 tape = None
-            if tape is not None and not reproduces(tape.for_one, request.function, one):
+            if tape is not None and not reproduces(tape.for_one, request.function, one, request.compared):
                 tape = None
             _bounded(self._tapes)[key] = tape
         assert not isinstance(tape, str)

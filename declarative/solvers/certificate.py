@@ -3,7 +3,8 @@
 Infeasible, by a theorem of the alternative for convex problems:
 With weights w, not negative for inequalities, phi = w'c is zero or less at every feasible point. If phi is convex, and
 stationary where it is positive, it is positive everywhere: there is no feasible point, and no other solver finds one.
-The weights are the violations themselves: where their sum of squares is least, they pull against each other.
+The weights are the violations themselves, but for rounding errors: where their sum of squares is least, they pull
+against each other.
 
 Unbounded, by a ray: from the start through a point far away the objective falls by no less from one power of ten to the
 next, and the constraints stay satisfied.
@@ -87,9 +88,10 @@ class _Violation:
 
     def proves(self, u: Tensor) -> Tensor:  # (size,)
         """Whether w'c is positive, stationary and convex where the violation is least, near u."""
-        u = self.least(u)
-        weights, batch = self.weights(u), self.batch
-        phi, slope = (weights * batch.constraints(u)).sum(-1), torch.linalg.vector_norm(self.slope(u), dim=-1)
+        u, batch = self.least(u), self.batch
+        weights = self.balanced(u)
+        slope = torch.linalg.vector_norm(times(batch.jacobian(u).mT, weights), dim=-1)
+        phi = (weights * batch.constraints(u)).sum(-1)
         size = torch.linalg.vector_norm(u, dim=-1).clamp(min=1.0)
         proved: Tensor = phi > REACH * slope * size
         for i in range(POINTS):
@@ -102,6 +104,13 @@ class _Violation:
     def weights(self, u: Tensor) -> Tensor:  # (size, k)
         values, p = self.batch.constraints(u), self.batch.p
         return torch.cat([values[:, :p], values[:, p:].clamp(min=0.0)], -1) / self.length.square()
+
+    def balanced(self, u: Tensor) -> Tensor:  # (size, k)
+        """The weights, changed by what rounding errors have left of the slope; none pulls the other way."""
+        weights, jacobian = self.weights(u), self.batch.jacobian(u)
+        rows = torch.where(weights.ne(0).unsqueeze(-1), jacobian, 0.0).nan_to_num(0.0, 0.0, 0.0)
+        changed = weights - times(torch.linalg.pinv(rows).mT, times(jacobian.mT, weights))
+        return torch.cat([changed[:, : self.batch.p], changed[:, self.batch.p :].clamp(min=0.0)], -1)
 
     def total(self, u: Tensor) -> Tensor:  # (size,)
         return (self.weights(u) * self.length).square().sum(-1).nan_to_num(torch.inf)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..linear import DenseLayout, Layout
+from ..linear.dense_kernel import LARGEST
 from ..linear.machine import INSTALLED
 from ..linear.sparse import SparseLayout
 from ..linear.sparse.layout import SOLVED
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .newton_loop import Functions, Lanes, Memory
 
 LANES = 32  # problems side by side
-LARGEST = 128  # unknowns of dense problems: beyond that, the library's own factorisations are faster
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
 OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")
@@ -201,8 +201,7 @@ def _memory(layout: Layout, lanes: int) -> Memory:
         plan, symbolic = layout.kkt.plan, layout.kkt.symbolic
         size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
     else:
-        none, never = np.empty(0, np.int32), np.empty(0, bool)
-        plan = Plan(none, none, none, none, never, never, none, none, none, none, none)
+        plan = Plan.none()
         size, fill, count = 0, 0, 0
     floats = [np.empty((rows, lanes)) for rows in (count, size, size, fill, fill, size)]
     entries, inverse, coupling, lower, below, made = floats
@@ -210,7 +209,7 @@ def _memory(layout: Layout, lanes: int) -> Memory:
         plan,
         entries,
         Factor(inverse, coupling, lower, np.empty((4, lanes), np.int64)),
-        Work(below, made, np.empty(size, np.int32)),
+        Work(below, made, np.empty(size, np.uint32)),
         Sides(*np.empty((5, size, lanes))),
         np.empty(lanes),
     )

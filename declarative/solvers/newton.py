@@ -91,6 +91,7 @@ MORE_SHIFT = 8.0  # the factor by which it grows
 TINY_SHIFT = 1e-12  # makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
+CERTAIN = 4  # of what is first looked at does not follow from a system that may be singular
 MODEL = ("objective", "gradient", "values", "jacobian", "hessian")  # what a model adds to a state
 CHANGED = ("u", "s", "y", "shift", "filter", "stored")  # what a step changes in a state
 LOWERED = ("barrier", "filter", "stored")  # and what a lower barrier does before
@@ -183,20 +184,20 @@ class Newton(Solver):
 
     def centre(self, batch: Batch, start: Tensor, barrier: float) -> RawSolution:
         """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""
-        scales, state = _first_state(batch, start)
+        scales, state, model = _first_state(batch, start)
         last = barrier * scales.objective
-        return self._run(
-            batch,
-            scales,
-            dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1)),
-        )
+        state = dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1))
+        return self._run(batch, scales, state, model)
 
     def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        scales, state = _first_state(batch, start)
-        return self._run(batch, scales, state if batch.guess is None else resumed(batch, scales, state))
+        scales, state, model = _first_state(batch, start)
+        if batch.guess is not None:
+            state = resumed(batch, scales, state)
+            model = model_at(batch, scales, state.u, state.s, state.y)
+        return self._run(batch, scales, state, model)
 
-    def _run(self, batch: Batch, scales: Scales, state: State) -> RawSolution:
-        loop = _Loop(self, batch, scales, state)
+    def _run(self, batch: Batch, scales: Scales, state: State, model: Model) -> RawSolution:
+        loop = _Loop(self, batch, scales, state, model)
         while not loop.advance():
             pass
         return loop.result()
@@ -256,14 +257,14 @@ class _Ended(Rows):
 class _Loop:
     """The problems that are still running, and the results of those that have ended."""
 
-    def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State) -> None:
+    def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State, model: Model) -> None:
         default = torch.finfo(state.u.dtype).eps ** 0.6
         self.limit = min(solver.max_iterations, sys.maxsize)
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
         self.tolerances = cast(tuple[float, float, float], tuple(default if one is None else one for one in given))
         self.limits = (*self.tolerances, torch.finfo(state.u.dtype).eps ** 0.75, NEAR)
         self.whole, self.batch, self.scales, self.state = batch, batch, scales, state
-        self.model = model_at(batch, scales, state.u, state.s, state.y)
+        self.model = model
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
         forever = torch.full_like(state.barrier, torch.inf)
@@ -640,19 +641,20 @@ class _Loop:
         return dataclasses.replace(state, u=u, s=s, y=y, shift=torch.zeros_like(state.shift))
 
 
-def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State]:
-    """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with."""
-    objective, rows, s, y, theta, gradient, jacobian = batch.evaluate("first look", _first_look, u, by_problem=True)
-    scales, none = Scales(objective, rows, u), u.new_zeros(batch.size)
-    if batch.p:
-        y = _estimated(batch.layout, y, batch.p, gradient, jacobian)
+def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State, Model]:
+    """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with; the model."""
+    found = batch.evaluate("first look", _first_look, u, by_problem=True, compared=CERTAIN)
+    objective, rows, theta, s, y, *rest = found
+    none = u.new_zeros(batch.size)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_, last = u.new_full((batch.size, FILTER, 2), torch.inf), u.new_zeros(batch.size, 0)
-    return scales, State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, 1e4 * theta, last)
+    state = State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, 1e4 * theta, last)
+    model = Model(**dict(zip(MODEL, rest, strict=True)), u=u, y=y, s=s, layout=batch.layout)
+    return Scales(objective, rows, u), state, model
 
 
 def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
-    """The units of the objective and of the constraints; s, y, theta, the gradient and the Jacobian in these units."""
+    """The units of the objective and of the constraints; theta, s, y and the model in these units."""
     here, layout, p = batch.expand(u), batch.layout, batch.p
     bend = layout.hessian.multiply(here.curvature.abs(), irregular(u).abs() * or_one(u.abs()))
     slope = torch.maximum(here.gradient.abs(), bend)
@@ -665,8 +667,11 @@ def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
     s = _exact_for_bounds(batch, values, s)
     y = torch.cat([torch.zeros_like(values[:, :p]), FIRST_BARRIER / s], -1)
     theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0).clamp(min=1.0)
-    jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
-    return scales.objective, rows, s, y, theta, here.gradient * scales.objective.unsqueeze(-1), jacobian
+    if p:
+        jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
+        y = _estimated(layout, y, p, here.gradient * scales.objective.unsqueeze(-1), jacobian)
+    model = model_at(batch, scales, u, s, y)
+    return scales.objective, rows, theta, s, y, *(getattr(model, name) for name in MODEL)
 
 
 def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)
@@ -682,7 +687,7 @@ def _estimated(layout: Layout, y: Tensor, p: int, gradient: Tensor, jacobian: Te
     """Least-squares multipliers of the equalities, from scaled slopes; zero where they are too large to be of use."""
     equality = torch.arange(y.shape[-1], device=y.device) < p
     gradient = gradient + layout.jacobian.multiply_transposed(jacobian, torch.where(equality, 0.0, y))
-    guess = -fitted_multipliers(layout, gradient, jacobian, equality.expand_as(y))[:, :p]
+    guess = -fitted_multipliers(layout, gradient, jacobian, equality.expand_as(y), quick=True)[:, :p]
     usable = guess.isfinite().all(-1, keepdim=True) & (largest(guess.abs()) < 1e3).unsqueeze(-1)
     return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)
 

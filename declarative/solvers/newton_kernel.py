@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.layout import PIVOT
-from ..linear.machine import Floats, compiled, inner
+from ..linear.dense_kernel import solve_kkt
+from ..linear.machine import Floats, compiled, inner, larger, smaller
 from .newton_step import (
     BOUNDARY,
     CENTRED,
@@ -139,117 +139,10 @@ class Limits(NamedTuple):
 
 
 @inner
-def larger(x: float, y: float) -> float:
-    """The larger one, or NaN."""
-    return y if y > x or y != y else x
-
-
-@inner
-def smaller(x: float, y: float) -> float:
-    """The smaller one, or NaN."""
-    return y if y < x or y != y else x
-
-
-@inner
 def _room(fraction: float, value: float, change: float, length: float) -> float:
     """The length of a step that keeps a value positive, if that is shorter."""
     shorter: float = smaller(length, -fraction * value / change) if change < 0 else length
     return shorter
-
-
-@inner
-def _cholesky(matrix: Floats) -> float:
-    """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor."""
-    room, size = np.inf, len(matrix)
-    before, column = np.empty(size), np.empty(size)
-    for j in range(size):
-        before[j] = matrix[j, j]
-    for j in range(size):
-        pivot = matrix[j, j]
-        if not (pivot > 0 and pivot / before[j] > PIVOT):
-            return -1.0
-        room = smaller(room, pivot / before[j])
-        root = math.sqrt(pivot)
-        matrix[j, j] = root
-        for i in range(j + 1, size):
-            column[i] = matrix[i, j] / root
-            matrix[i, j] = column[i]
-        for i in range(j + 1, size):
-            factor, row = column[i], matrix[i]
-            for c in range(j + 1, i + 1):
-                row[c] -= factor * column[c]
-    return room
-
-
-@inner
-def _unit(matrix: Floats) -> None:
-    """The factor of the identity, where there is none."""
-    matrix[:] = 0.0
-    for j in range(len(matrix)):
-        matrix[j, j] = 1.0
-
-
-@inner
-def _forward(lower: Floats, x: Floats) -> None:
-    """L^-1 x, in place."""
-    for i in range(len(x)):
-        entry = x[i]
-        for c in range(i):
-            entry -= lower[i, c] * x[c]
-        x[i] = entry / lower[i, i]
-
-
-@inner
-def _backward(lower: Floats, x: Floats) -> None:
-    """L'^-1 x, in place."""
-    for i in range(len(x) - 1, -1, -1):
-        x[i] /= lower[i, i]
-        for c in range(i):
-            x[c] -= lower[i, c] * x[i]
-
-
-@inner
-def _solve_one(
-    matrix: Floats,  # H + primal, the lower triangle, and in the end the factor, (m, m)
-    jacobian: Floats,  # (k, m)
-    forces: Floats,  # the weight, or one over dual, (k,)
-    p: int,
-    z: Floats,  # r, and in the end the solution, (m,)
-    t: Floats,  # t, likewise, (k,)
-    half: Floats,  # (p, m)
-    complement: Floats,  # (p, p)
-) -> tuple[bool, float]:
-    """As DenseLayout does it: whether all is well, and what is left of the diagonal of H."""
-    for i in range(len(t)):
-        for a in range(len(z)):
-            pulled = forces[i] * jacobian[i, a]
-            if pulled != 0:
-                z[a] += pulled * t[i]
-                for b in range(a + 1):
-                    matrix[a, b] += pulled * jacobian[i, b]
-    room = _cholesky(matrix)
-    good = room >= 0
-    if not good:
-        _unit(matrix)
-    _forward(matrix, z)
-    for i in range(p):
-        half[i] = jacobian[i]
-        _forward(matrix, half[i])
-        for j in range(i + 1):
-            complement[i, j] = np.dot(half[i], half[j])
-        t[i] = np.dot(half[i], z) - t[i]
-    if p and _cholesky(complement) < 0:
-        good = False
-        _unit(complement)
-    _forward(complement, t[:p])
-    _backward(complement, t[:p])
-    for i in range(p):
-        for a in range(len(z)):
-            z[a] -= half[i, a] * t[i]
-    _backward(matrix, z)
-    for i in range(p, len(t)):
-        t[i] = forces[i] * (np.dot(jacobian[i], z) - t[i])
-    return good, room
 
 
 @compiled
@@ -266,7 +159,7 @@ def solve_dense(here: Here, equations: Equations, step: Step) -> None:
         forces[:p], forces[p:] = here.weight[n], 1 / equations.dual[n, p:]
         step.z[n], step.s[n] = equations.r[n], equations.t[n]
         rows = here.jacobian[n].reshape(k, m)
-        found = _solve_one(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
+        found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
         step.good[n], step.room[n] = found
 
 

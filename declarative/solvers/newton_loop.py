@@ -17,7 +17,7 @@ from ..linear.sparse.elimination import factorise, load
 from ..linear.sparse.lanes import Factor, Plan, Work
 from ..linear.sparse.lanes import Rows as Sides
 from ..linear.sparse.substitution import solve
-from ..recording.tape.machine import Program, abreast
+from ..recording.tape.machine import Program, abreast, alone
 from .newton_kernel import (
     Changed,
     Equations,
@@ -172,7 +172,10 @@ def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) 
         own[:, functions.at_u : functions.at_u + m] = trial.u
     if functions.at_multipliers >= 0:
         own[:, functions.at_multipliers : functions.at_multipliers + k] = trial.multipliers
-    abreast(program, own, functions.shared, outputs)  # also for one: another loop would be compiled for seconds
+    if count == 1:
+        alone(program, own, functions.shared, outputs)
+    else:
+        abreast(program, own, functions.shared, outputs)
     ends = program.offsets * count
     return Found(
         outputs[: ends[1]],

@@ -11,10 +11,10 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..optimality import Assessment, assess, estimate_multipliers, glance, optimality_tolerance
+from ..optimality import Assessment, Moved, assess, estimate_multipliers, glance, optimality_tolerance
 from ..problem import Batch
 from ..solution import RawSolution, Status
-from ..structure import Structure, stores_hessian
+from ..structure import Structure
 from .compaction import compacted
 
 STEPS = 60  # quadratic convergence needs a handful, a degenerate minimum more; each problem stops by itself
@@ -62,14 +62,14 @@ def _quickly(
     way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
     steps = torch.zeros_like(raw.iterations)
     structure: Structure = "dense" if batch.m <= SMALL else "auto"
-    if batch.q and stores_hessian(batch, structure):
-        u, multipliers, moved = _crossed_over(batch, u, multipliers, way)
-        steps = steps + moved
+    move = _crossed_over if batch.q else None
     longest = CLOSE * way.amax(-1)
     for _ in range(QUICK_STEPS + 1):
-        seen = glance(batch, u, multipliers, dtype, travel, structure)
+        seen = glance(batch, u, multipliers, dtype, travel, structure, move)
         if seen is None:
             return False, raw
+        if move is not None:
+            u, multipliers, steps, move = seen.look.terms.u, seen.look.terms.multipliers, steps + seen.moved, None
         length = seen.step.abs().amax(-1)
         if bool(seen.plain.all()):
             best = seen.assessment(dtype)
@@ -87,32 +87,28 @@ def _quickly(
     return False, dataclasses.replace(raw, y=u, multipliers=multipliers)
 
 
-def _crossed_over(batch: Batch, u: Tensor, multipliers: Tensor, way: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _crossed_over(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> Moved:
     """From a point near the boundary, where a barrier ends, onto it: a Newton step with the constraints that push.
 
     It is the step that a first verdict would lead to, for a fraction of its price; the verdict on where it leads is
     what decides.
     """
-
-    def conditions(batch: Batch, u: Tensor, given: Tensor, way: Tensor) -> tuple[Tensor, ...]:
-        here, form = batch.expand(u, given), batch.layout.jacobian
-        length, reach = form.row_lengths(here.jacobian), way.amax(-1, keepdim=True)
-        gradient = here.gradient + form.multiply_transposed(here.jacobian, given)
-        bend = batch.layout.hessian.diagonal(here.curvature).abs()
-        force = (gradient.abs() + reach * bend).amax(-1, keepdim=True)
-        pushes = -given * length.square() * reach > -here.values * force
-        active = pushes | (torch.arange(batch.k, device=u.device) < batch.p)
-        held = torch.where(active, given, 0.0)
-        left = gradient - form.multiply_transposed(here.jacobian, held)
-        return here.curvature, here.jacobian, active, held, left, torch.where(active, here.values, 0.0)
-
-    found = batch.evaluate("conditions", conditions, u, multipliers, way, by_problem=True)
-    hessian, jacobian, active, held, left, gap = found
-    step, change, trusted = batch.layout.solve_active(hessian, jacobian, active, (-left, -gap))
+    way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
+    here, form = batch.expand(u, given), batch.layout.jacobian
+    length, reach = form.row_lengths(here.jacobian), way.amax(-1, keepdim=True)
+    gradient = here.gradient + form.multiply_transposed(here.jacobian, given)
+    bend = batch.layout.hessian.diagonal(here.curvature).abs()
+    force = (gradient.abs() + reach * bend).amax(-1, keepdim=True)
+    pushes = -given * length.square() * reach > -here.values * force
+    active = pushes | (torch.arange(batch.k, device=u.device) < batch.p)
+    held = torch.where(active, given, 0.0)
+    left = gradient - form.multiply_transposed(here.jacobian, held)
+    gap = torch.where(active, here.values, 0.0)
+    step, change, trusted = batch.layout.solve_active(here.curvature, here.jacobian, active, (-left, -gap))
     near = trusted & (step.abs().amax(-1) <= CLOSE * way.amax(-1))
     near = near & (active.sum(-1) <= batch.m) & (u + step).isfinite().all(-1)
     chosen = near.unsqueeze(-1)
-    return torch.where(chosen, u + step, u), torch.where(chosen, held - change, multipliers), near
+    return torch.where(chosen, u + step, u), torch.where(chosen, held - change, given), near
 
 
 def _carefully(

@@ -112,8 +112,8 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/tape/machine.py",
-        "row = min(begin + j, count - 1)",
-        "row = min(j, count - 1)",
+        "row = min(begin + j, len(own) - 1)",
+        "row = min(j, len(own) - 1)",
         "a tape reads the first problems again and again",
         ("library/test_tape.py::test_a_tape_does_what_its_function_does[sum-11]",),
     ),

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from ..machine import Floats, inner
+from ..machine import Floats, inner, woven
 from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
 
@@ -32,15 +32,23 @@ def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
 @inner
 def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
     """L and D^-1 of one group, from the entries of K (entries, lanes)."""
-    _spread(plan, entries, factor, work)
     lanes = entries.shape[1]
+    if lanes == 1:  # which the compiler then knows: loops over one lane cost more than what they do
+        _factorise(plan, entries, factor, work, 1)
+    else:
+        _factorise(plan, entries, factor, work, lanes)
+
+
+@woven
+def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
+    _spread(plan, entries, factor, work, lanes)
     j = 0
     while j < len(plan.pair):
         begin, end = plan.starts[j], plan.starts[j + 1]
-        _update(plan, j, j, factor, work)
+        _update(plan, j, j, factor, work, lanes)
         if plan.pair[j]:
-            _update(plan, j + 1, j, factor, work)
-            _invert_two(plan, j, factor, work)
+            _update(plan, j + 1, j, factor, work, lanes)
+            _invert_two(plan, j, factor, work, lanes)
             beside = end - begin - 1  # from an entry of the first column to that of the second
             for b in range(lanes):
                 factor.lower[begin, b] = 0.0  # what connects the halves belongs to D
@@ -51,17 +59,17 @@ def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
                     factor.lower[p + beside, b] = x * a + y * factor.inverse[j + 1, b]
             j += 2
         else:
-            _invert_one(plan, j, factor, work)
+            _invert_one(plan, j, factor, work, lanes)
             for p in range(begin, end):
                 for b in range(lanes):
                     factor.lower[p, b] = work.below[p, b] * factor.inverse[j, b]
             j += 1
 
 
-@inner
-def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
+@woven
+def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     """Put the entries of K where the factor will be."""
-    size, lanes = factor.inverse.shape
+    size = len(factor.inverse)
     factor.inverse.fill(0.0)
     factor.counts.fill(0)
     work.below.fill(0.0)
@@ -75,10 +83,9 @@ def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
                 work.below[slot - size, b] += entries[e, b]
 
 
-@inner
-def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
+@woven
+def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work, lanes: int) -> None:
     """Column c of W, from the columns before ``last``."""
-    lanes = work.below.shape[1]
     for p in range(plan.starts[c], plan.starts[c + 1]):
         work.where[plan.rows[p]] = p
     for b in range(lanes):
@@ -98,10 +105,10 @@ def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work) -> None:
                 work.below[t, b] -= factor.lower[p, b] * work.below[q, b]
 
 
-@inner
-def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
+@woven
+def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
-    for b in range(factor.inverse.shape[1]):
+    for b in range(lanes):
         pivot = factor.inverse[j, b]
         if abs(pivot) > PIVOT * work.made[j, b]:
             factor.counts[0 if pivot > 0 else 1, b] += 1
@@ -111,10 +118,10 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work) -> None:
         factor.inverse[j, b] = 1 / pivot
 
 
-@inner
-def _invert_two(plan: Plan, j: int, factor: Factor, work: Work) -> None:
+@woven
+def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
-    for b in range(factor.inverse.shape[1]):
+    for b in range(lanes):
         h, a, c = factor.inverse[j, b], work.below[plan.starts[j], b], factor.inverse[j + 1, b]
         determinant = h * c - a * a
         made_h, made_c = (

@@ -75,7 +75,7 @@ def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tupl
     size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
     buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size))
     cut = _Cut(buffer, lanes)
-    work = Work(cut(fill), cut(size), np.empty(size, np.int32))
+    work = Work(cut(fill), cut(size), np.empty(size, np.uint32))
     entries, inverse, coupling, lower = (
         cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill)
     )

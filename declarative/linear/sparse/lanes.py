@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ..machine import Floats
 from .symbolic import Symbolic
 
-Indices = NDArray[np.int32]
+Indices = NDArray[np.uint32]  # which cannot be negative: compiled code does not look
+Bounds = NDArray[np.int32]  # between which loops run
 Flags = NDArray[np.bool_]
 
 
@@ -27,10 +28,10 @@ class Plan(NamedTuple):
     second: Indices  # and its column
     pair: Flags
     is_constraint: Flags
-    starts: Indices
+    starts: Bounds
     rows: Indices
-    columns: Indices
-    row_starts: Indices
+    columns: Bounds
+    row_starts: Bounds
     by_row: Indices
 
     @classmethod
@@ -39,18 +40,24 @@ class Plan(NamedTuple):
         row_starts, by_row = symbolic.by_rows
         first, second = symbolic.coordinates
         return cls(
-            place=symbolic.place.astype(np.int32),
-            slots=symbolic.slots.astype(np.int32),
-            first=first.astype(np.int32),
-            second=second.astype(np.int32),
+            place=symbolic.place.astype(np.uint32),
+            slots=symbolic.slots.astype(np.uint32),
+            first=first.astype(np.uint32),
+            second=second.astype(np.uint32),
             pair=symbolic.pair,
             is_constraint=symbolic.is_constraint,
             starts=symbolic.starts.astype(np.int32),
-            rows=symbolic.rows.astype(np.int32),
+            rows=symbolic.rows.astype(np.uint32),
             columns=symbolic.columns.astype(np.int32),
             row_starts=row_starts.astype(np.int32),
-            by_row=by_row.astype(np.int32),
+            by_row=by_row.astype(np.uint32),
         )
+
+    @classmethod
+    def none(cls) -> Plan:
+        """Of no entries."""
+        none, bounds, never = np.empty(0, np.uint32), np.empty(0, np.int32), np.empty(0, bool)
+        return cls(none, none, none, none, never, never, bounds, none, bounds, bounds, none)
 
 
 class Parts(NamedTuple):

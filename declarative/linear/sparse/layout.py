@@ -29,7 +29,7 @@ ROUGH_SHIFT = 1e-3  # the first one to try, if an order of magnitude is enough
 SOLVED = 1e-8  # a relative residual above this: the matrix is singular, or as good as that
 
 
-_library = torch.library.Library("declarative", "DEF")
+_library = torch.library.Library("declarative", "FRAGMENT")
 _library.define(
     "solve_sparse_kkt(Tensor hessian, Tensor jacobian, Tensor primal, Tensor dual, Tensor r, Tensor t, int analysis) "
     "-> (Tensor, Tensor, Tensor)"
@@ -40,12 +40,17 @@ def _solve_kkt(
     hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, r: Tensor, t: Tensor, analysis: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One operation for torch, so that a recording can contain it: [z; s], whether convex, and the residual."""
-    factor = _analyses[analysis].factorise(hessian, jacobian, primal, dual)
+    factor = analysis_of(analysis).factorise(hessian, jacobian, primal, dual)
     solution, error = factor.solve_stacked(torch.cat([r, t], 1), rescue=False)
     return solution, factor.convex(), error
 
 
 _library.impl("solve_sparse_kkt", _solve_kkt, "CompositeExplicitAutograd")
+
+
+def analysis_of(number: int) -> SparseKKT:
+    """That of the layout with this number."""
+    return _analyses[number]
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,6 +191,8 @@ class SparseLayout(Layout):
         empty = (self.jacobian.row_lengths(jacobian) == 0).to(right.dtype)
         found, _, _ = self._solve(hessian, jacobian, torch.ones_like(right), empty, right, torch.zeros_like(empty))
         return found[:, self.kkt.m :]
+
+    quick_least_squares = least_squares
 
     def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> SparseSystem:
         return SparseSystem(self.kkt, hessian, jacobian, active)

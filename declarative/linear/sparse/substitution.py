@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..machine import Floats, inner
+from ..machine import Floats, inner, woven
 from .lanes import Factor, Indices, Plan, Rows
 from .pivots import CORRECTIONS, FADED, GOAL, SMALLEST
 
@@ -28,10 +28,10 @@ def store(x: Floats, place: Indices, group: int, count: int, found: Floats) -> N
             found[group * lanes + b, i, count] = x[place[i], b]
 
 
-@inner
-def substitute(plan: Plan, factor: Factor, x: Floats) -> None:
+@woven
+def substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
     """x = K^-1 x, (size, lanes)."""
-    size, lanes = x.shape
+    size = len(x)
     for j in range(size):
         for p in range(plan.starts[j], plan.starts[j + 1]):
             i = plan.rows[p]
@@ -53,11 +53,10 @@ def substitute(plan: Plan, factor: Factor, x: Floats) -> None:
                 x[j, b] -= factor.lower[p, b] * x[i, b]
 
 
-@inner
-def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
+@woven
+def subtract_product(plan: Plan, entries: Floats, rows: Rows, lanes: int) -> None:
     """Subtract K x from the residual, and add |K| |x| to the total, for the x on trial."""
     x, residual, total = rows.trial, rows.residual, rows.total
-    lanes = x.shape[1]
     for e in range(len(plan.slots)):
         i, j = plan.first[e], plan.second[e]
         for b in range(lanes):
@@ -69,14 +68,14 @@ def subtract_product(plan: Plan, entries: Floats, rows: Rows) -> None:
                 total[j, b] += abs(entries[e, b] * x[i, b])
 
 
-@inner
-def measure(plan: Plan, rows: Rows, most: Floats, error: Floats) -> None:
+@woven
+def measure(plan: Plan, rows: Rows, most: Floats, error: Floats, lanes: int) -> None:
     """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,).
 
     A total that falls from one correction to the next counts as no less than a part of the ``most`` that it was, (2,
     lanes): where a solution is zero, it would be rounding errors.
     """
-    size, lanes = rows.residual.shape
+    size = len(rows.residual)
     left, total, broken = np.zeros((2, lanes)), np.full((2, lanes), SMALLEST), np.zeros(lanes)
     for i in range(size):
         kind = 1 if plan.is_constraint[i] else 0
@@ -93,10 +92,10 @@ def measure(plan: Plan, rows: Rows, most: Floats, error: Floats) -> None:
             error[b] = np.inf
 
 
-@inner
-def begin(rows: Rows, error: Floats) -> None:
+@woven
+def begin(rows: Rows, error: Floats, lanes: int) -> None:
     """The first residual is the right-hand side."""
-    size, lanes = rows.right.shape
+    size = len(rows.right)
     for i in range(size):
         for b in range(lanes):
             rows.residual[i, b] = rows.right[i, b]
@@ -105,10 +104,10 @@ def begin(rows: Rows, error: Floats) -> None:
         error[b] = np.inf
 
 
-@inner
-def correct(rows: Rows) -> None:
+@woven
+def correct(rows: Rows, lanes: int) -> None:
     """Try the solution that the residual, substituted, leads to; its own residual is to come."""
-    size, lanes = rows.right.shape
+    size = len(rows.right)
     for i in range(size):
         for b in range(lanes):
             rows.trial[i, b] = rows.x[i, b] + rows.residual[i, b]
@@ -116,10 +115,10 @@ def correct(rows: Rows) -> None:
             rows.total[i, b] = abs(rows.right[i, b])
 
 
-@inner
-def accept(rows: Rows, now: Floats, error: Floats) -> bool:
+@woven
+def accept(rows: Rows, now: Floats, error: Floats, lanes: int) -> bool:
     """Keep what is better, and say whether it is worth going on."""
-    size, lanes = rows.right.shape
+    size = len(rows.right)
     for i in range(size):
         for b in range(lanes):
             rows.x[i, b] = rows.trial[i, b] if now[b] < error[b] else rows.x[i, b]
@@ -133,12 +132,21 @@ def accept(rows: Rows, now: Floats, error: Floats) -> bool:
 @inner
 def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
-    now, most = np.empty(len(error)), np.zeros((2, len(error)))
-    begin(rows, error)
+    lanes = len(error)
+    if lanes == 1:  # which the compiler then knows
+        _solve(plan, entries, factor, rows, error, 1)
+    else:
+        _solve(plan, entries, factor, rows, error, lanes)
+
+
+@woven
+def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, lanes: int) -> None:
+    now, most = np.empty(lanes), np.zeros((2, lanes))
+    begin(rows, error, lanes)
     for _ in range(CORRECTIONS + 1):
-        substitute(plan, factor, rows.residual)
-        correct(rows)
-        subtract_product(plan, entries, rows)
-        measure(plan, rows, most, now)
-        if not accept(rows, now, error):
+        substitute(plan, factor, rows.residual, lanes)
+        correct(rows, lanes)
+        subtract_product(plan, entries, rows, lanes)
+        measure(plan, rows, most, now, lanes)
+        if not accept(rows, now, error, lanes):
             break

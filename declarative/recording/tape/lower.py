@@ -11,11 +11,15 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from ...linear.dense_kernel import LARGEST
 from ...linear.machine import Floats
+from ...linear.sparse.layout import analysis_of
 from ...torchside import is_fixed
 from ..trace import LITERALS, RESHAPED_IN_PLACE, STATED, Trace, trace
+from . import machine
 from .machine import Program, Registers, execute
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
+from .systems import Systems, same
 from .writer import NotLowered, Writer
 
 aten = torch.ops.aten
@@ -35,8 +39,9 @@ class Tape:
         frozen: Sequence[Tensor],
         traced: Trace,
         products: int,
+        systems: Systems | None,
     ) -> None:
-        self.program = program
+        self.program, self.systems = program, systems
         self._products = products
         self._operations = len([node for node in traced.module.graph.nodes if node.op == "call_function"])
         self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
@@ -71,7 +76,7 @@ class Tape:
         """The outputs of so many problems."""
         own, shared, _ = self.inputs(tensors, count)
         outputs = torch.empty(count * int(self.program.offsets[-1]), dtype=torch.float64)
-        execute(self.program, own, shared, outputs.numpy())
+        execute(self.program, self.systems, own, shared, outputs.numpy())
         parts = outputs.split([count * size for _, size, _ in self._shapes])
         found = [_shaped(x, count, *kind) for x, kind in zip(parts, self._shapes, strict=True)]
         return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
@@ -140,6 +145,7 @@ def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
         lowering.frozen,
         traced,
         writer.products,
+        lowering.systems,
     )
 
 
@@ -158,6 +164,7 @@ class _Lowering:
         graph.eliminate_dead_code()
         self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.captured: list[fx.Node] = []
+        self.systems: Systems | None = None  # that are solved on the way
         self.frozen: list[Tensor] = []  # captured tensors whose values the tape depends on: the places of entries
         for node in graph.nodes:
             if node.op == "get_attr":
@@ -201,6 +208,8 @@ class _Lowering:
         if not any(isinstance(x, Entries) for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_entries)):
             return value
         target = RESHAPED_IN_PLACE.get(node.target, node.target)
+        if target in SOLVES:
+            return self._solved(SOLVES[target], args)
         name = _name(target)
         if name in SHAPE_ONLY:
             return value
@@ -222,6 +231,16 @@ class _Lowering:
         if found.registers.numel() != value.numel():  # its shape may have been changed in place since
             raise NotLowered(f"{node.target} gives another shape")
         return found
+
+    def _solved(self, read: Callable[..., tuple[Systems, list[Registers], list[int]]], args: Any) -> list[Entries]:
+        """A system of linear equations."""
+        systems, inputs, sizes = read(self.operands, *args)
+        if not same(self.systems, systems):
+            raise NotLowered("systems of two kinds")
+        self.systems = self.systems or systems
+        found = self.writer.solve(_flat(inputs), sum(sizes))
+        solution, *rest = np.split(found, np.cumsum(sizes)[:-1])
+        return [entries(x) for x in (solution.reshape(1, -1), *rest)]
 
     def _converted(self, node: Any, x: Any, value: Tensor) -> Entries:
         """Another type: truth values and whole numbers are numbers here."""
@@ -294,6 +313,31 @@ class _Lowering:
         (output,) = [one for one in traced.module.graph.nodes if one.op == "output"]
         listed: Any = output.args[0]
         return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
+
+
+def _sparse(
+    o: Operands, hessian: Any, jacobian: Any, primal: Any, dual: Any, r: Any, t: Any, analysis: int
+) -> tuple[Systems, list[Registers], list[int]]:
+    kkt = analysis_of(analysis)
+    if kkt.kernel == "torch":
+        raise NotLowered("a factorisation that is not compiled")
+    parts = [o.of(x) for x in (hessian, jacobian, primal)]
+    minus = o.writer.emit(machine.NEG, o.of(dual))
+    return Systems(kkt.plan, kkt.m, kkt.k), [*parts, minus, o.of(r), o.of(t)], [kkt.m + kkt.k, 1, 1]
+
+
+def _dense(o: Operands, *args: Any) -> tuple[Systems, list[Registers], list[int]]:
+    parts = [o.of(x) for x in args]
+    m, k = parts[3].size, parts[4].size
+    if m > LARGEST:
+        raise NotLowered("a dense system of this size")
+    return Systems.dense(m, k), parts, [m + k, 1]
+
+
+SOLVES = {
+    torch.ops.declarative.solve_sparse_kkt.default: _sparse,
+    torch.ops.declarative.solve_dense_active.default: _dense,
+}
 
 
 def _require_no_conversion(kwargs: Any, value: Any, name: str) -> None:

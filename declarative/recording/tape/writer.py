@@ -171,6 +171,18 @@ class Writer:
             self._written[name] = first
         return first + place[inverse]
 
+    def solve(self, inputs: Registers, count: int) -> Registers:
+        """The registers with the solution of a system, of so many numbers."""
+        name = (machine.READ, inputs.tobytes())
+        first = self._written.get(name)
+        if first is None:
+            first = int(self.fresh(count)[0])
+            self._runs.append(_Run(machine.READ, ZERO, (inputs,)))
+            self._runs.append(_Run(machine.SOLVED, first, (np.full(count, ZERO),)))
+            self._written[name] = first
+            self.length += len(inputs) + count
+        return first + np.arange(count)
+
     # What is made of them.
 
     def reduce(self, kind: int, registers: Registers, axis: int, empty: float) -> Registers:
@@ -208,8 +220,14 @@ class Writer:
         needed = np.zeros(self._count, dtype=bool)
         needed[wanted] = True
         kept: list[tuple[_Run, NDArray[np.bool_]]] = []
+        reads = False
         for run in reversed(self._runs):
             keep = needed[run.first : run.first + len(run.operands[0])]
+            if run.kind == machine.SOLVED:  # all of it, and what it reads
+                reads = bool(keep.any())
+                keep = np.full(len(keep), reads)
+            elif run.kind == machine.READ:
+                keep = np.full(len(run.operands[0]), reads)
             if keep.any():
                 kept.append((run, keep))
                 for x in run.operands:
@@ -217,7 +235,10 @@ class Writer:
         kept.reverse()
         fixed = np.flatnonzero(needed & self._fixed[: self._count])
         read = [np.flatnonzero(needed[x]) for x in (own, shared)]
-        written = [run.first + np.flatnonzero(keep) for run, keep in kept]
+        written = [
+            np.full(len(keep), -1) if run.kind == machine.READ else run.first + np.flatnonzero(keep)
+            for run, keep in kept
+        ]
         operands = np.stack([np.concatenate([NONE, *_operand(kept, i)]) for i in range(3)], 1)
         results = np.concatenate([NONE, *written])
         given = np.concatenate([fixed, own[read[0]], shared[read[1]]])
@@ -234,7 +255,7 @@ class Writer:
             a=a,
             b=b,
             c=c,
-            d=place[results],
+            d=place[np.maximum(results, ZERO)],
             size=int(count),
             constants=self._value[fixed],
             own=read[0],

@@ -1,0 +1,140 @@
+"""The systems of linear equations that a tape solves on the way, their entries in its registers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...linear.dense_kernel import Room, solve_active
+from ...linear.machine import Floats, inner
+from ...linear.sparse.elimination import factorise
+from ...linear.sparse.lanes import Factor, Plan, Work
+from ...linear.sparse.lanes import Rows as Sides
+from ...linear.sparse.substitution import solve
+
+Registers = NDArray[np.int64]
+
+
+class Systems(NamedTuple):
+    """What the systems of one program have in common."""
+
+    plan: Plan  # of sparse ones; without entries, if they are dense
+    m: int
+    k: int
+
+    @classmethod
+    def dense(cls, m: int, k: int) -> Systems:
+        """Of this size."""
+        return cls(Plan.none(), m, k)
+
+
+class Memory(NamedTuple):
+    """For one system in each lane."""
+
+    entries: Floats
+    factor: Factor
+    work: Work
+    sides: Sides
+    error: Floats
+    room: Room
+
+
+@inner
+def memory_for(systems: Systems, lanes: int) -> Memory:
+    """Of one kind, or of the other."""
+    plan, m, k = systems.plan, systems.m, systems.k
+    size, fill = len(plan.place), len(plan.rows)
+    if size:
+        m, k = 0, 0
+    return Memory(
+        np.empty((len(plan.slots), lanes)),
+        Factor(
+            np.empty((size, lanes)), np.empty((size, lanes)), np.empty((fill, lanes)), np.empty((4, lanes), np.int64)
+        ),
+        Work(np.empty((fill, lanes)), np.empty((size, lanes)), np.empty(size, np.uint32)),
+        Sides(
+            np.empty((size, lanes)),
+            np.empty((size, lanes)),
+            np.empty((size, lanes)),
+            np.empty((size, lanes)),
+            np.empty((size, lanes)),
+        ),
+        np.empty(lanes),
+        Room(
+            np.empty((m, m)),
+            np.empty((k, m)),
+            np.empty(k),
+            np.empty(m),
+            np.empty(k),
+            np.empty((m, m)),
+            np.empty((k, m)),
+            np.empty((k, k)),
+        ),
+    )
+
+
+@inner
+def solve_in_registers(
+    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int
+) -> None:
+    """Solve the systems of all lanes."""
+    if len(systems.plan.place):
+        _solve_sparse(systems.plan, memory, r, reads, writes, lanes)
+    else:
+        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, lanes)
+
+
+@inner
+def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+    """Reads the entries of the matrix and the right-hand side; writes the solution, whether convex, and the error."""
+    entries, sides, size, count = memory.entries, memory.sides, len(plan.place), len(plan.slots)
+    for e in range(count):
+        for b in range(lanes):
+            entries[e, b] = r[reads[e] * lanes + b]
+    for i in range(size):
+        for b in range(lanes):
+            sides.right[plan.place[i], b] = r[reads[count + i] * lanes + b]
+    factorise(plan, entries, memory.factor, memory.work)
+    solve(plan, entries, memory.factor, sides, memory.error)
+    unknowns = 0
+    for i in range(size):
+        unknowns += 0 if plan.is_constraint[i] else 1
+        for b in range(lanes):
+            r[writes[i] * lanes + b] = sides.x[plan.place[i], b]
+    for b in range(lanes):
+        above = memory.factor.counts[0, b] + memory.factor.counts[2, b]
+        r[writes[size] * lanes + b] = 1.0 if above == unknowns else 0.0
+        r[writes[size + 1] * lanes + b] = memory.error[b]
+
+
+@inner
+def _solve_dense(m: int, k: int, room: Room, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+    """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted."""
+    for b in range(lanes):
+        i = 0
+        for x in (room.hessian, room.jacobian):
+            for row in range(x.shape[0]):
+                for column in range(x.shape[1]):
+                    x[row, column] = r[reads[i] * lanes + b]
+                    i += 1
+        for y in (room.active, room.z, room.s):
+            for entry in range(len(y)):
+                y[entry] = r[reads[i] * lanes + b]
+                i += 1
+        trusted = solve_active(room)
+        for a in range(m):
+            r[writes[a] * lanes + b] = room.z[a]
+        for a in range(k):
+            r[writes[m + a] * lanes + b] = room.s[a]
+        r[writes[m + k] * lanes + b] = 1.0 if trusted else 0.0
+
+
+def same(one: Systems | None, other: Systems) -> bool:
+    """Whether a program that solves the one can solve the other too."""
+    return one is None or ((one.m, one.k) == (other.m, other.k) and _same_plan(one.plan, other.plan))
+
+
+def _same_plan(one: Any, other: Any) -> bool:
+    return one is other or (not len(one.place) and not len(other.place))
