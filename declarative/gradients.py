@@ -87,6 +87,10 @@ class Exact(Rule):
     def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
         return point.system("full").solve(v, w)
 
+    def pull(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        found = point.pullback_at_once(v, w, wanted)
+        return super().pull(point, v, w, wanted) if found is None else found
+
 
 @dataclass(frozen=True)
 class Curvature(Rule):

@@ -6,7 +6,7 @@ A diagonal Hessian is recognised, or declared, and never assembled; a large one 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,6 +104,29 @@ class Point:
             return DiagonalSystem(diagonal, self.rows(), self.active)
         large = self.structure == "matrix-free" or (self.structure == "auto" and self.batch.m > LARGE)
         return self._matrix_free() if large and self._is_plain() else self.dense()
+
+    def pullback_at_once(self, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...] | None:
+        """-(B' z + C' s) with the solution (z, s) of the full system, in one function without a decision by values.
+
+        None where there is more to it: H and A are not known, or not so that their system is easy.
+        """
+        batch, hessian, jacobian = self.batch, self.hessian, self.jacobian
+        if self.builder is not None or hessian is None or jacobian is None or v.dtype != torch.float64:
+            return None
+        if self.structure not in ("auto", "dense", "sparse") or not self._is_plain():
+            return None
+        if batch.layout is DENSE and hessian.shape == self.u.shape:  # its diagonal
+            return None
+
+        def pulled(batch: Batch, u: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+            multipliers, active, hessian, jacobian, v, w = rest
+            z, s, trusted = batch.layout.solve_active(hessian, jacobian, active, (v, w))
+            return trusted, *batch.pullback(u, multipliers, z, s, wanted)
+
+        rows = (self.u, self.multipliers, self.active, hessian, jacobian, v, w)
+        apart = all(batch.in_dims[i] is not None for i in wanted)  # a shared input gets the sum over the batch
+        trusted, *grads = batch.evaluate(("pull", *wanted), pulled, *rows, compared=0, by_problem=apart)
+        return tuple(grads) if bool(trusted.all()) else None
 
     def expanded(self) -> tuple[General, Expansion]:
         """The full system, and the values and first derivatives that go with it."""

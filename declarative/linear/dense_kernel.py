@@ -195,7 +195,7 @@ def solve_active(room: Room) -> bool:
     m, k = room.half.shape[1], len(room.active)
     unit, length, z, s, more_z, more_s = np.empty(m), np.empty(k), np.empty(m), np.empty(k), np.empty(m), np.empty(k)
     count = _scaled(room, unit, length)
-    trusted = _factorise_active(room, count)
+    trusted: bool = _factorise_active(room, count)
     if trusted:
         place = 0
         for a in range(m):

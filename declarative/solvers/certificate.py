@@ -24,6 +24,7 @@ from ..problem import Batch
 LARGE = 1000  # unknowns and constraints of sparse problems, of which a dense matrix is not to be formed
 REACH = 1e3  # times the size of u: no feasible point is nearer than this
 CONVEX = 1e-8  # of the largest eigenvalue: one below minus that is negative
+BALANCED = 1e-3  # of the weights: a change by more is not one of rounding errors
 POINTS = 24  # at which phi must be convex
 DISTANCES = (0.0, 0.3, -1.0, 3.0, -10.0)  # of these points from u, in sizes of u
 STEPS = 15  # of Newton's method, from where a solver got stuck
@@ -106,11 +107,15 @@ class _Violation:
         return torch.cat([values[:, :p], values[:, p:].clamp(min=0.0)], -1) / self.length.square()
 
     def balanced(self, u: Tensor) -> Tensor:  # (size, k)
-        """The weights, changed by what rounding errors have left of the slope; none pulls the other way."""
-        weights, jacobian = self.weights(u), self.batch.jacobian(u)
+        """The weights, changed by what rounding errors have left of the slope, if it is they that have left it."""
+        weights, jacobian, values = self.weights(u), self.batch.jacobian(u), self.batch.constraints(u)
         rows = torch.where(weights.ne(0).unsqueeze(-1), jacobian, 0.0).nan_to_num(0.0, 0.0, 0.0)
         changed = weights - times(torch.linalg.pinv(rows).mT, times(jacobian.mT, weights))
-        return torch.cat([changed[:, : self.batch.p], changed[:, self.batch.p :].clamp(min=0.0)], -1)
+        changed = torch.cat([changed[:, : self.batch.p], changed[:, self.batch.p :].clamp(min=0.0)], -1)
+        few = (changed - weights).abs().amax(-1) <= BALANCED * weights.abs().amax(-1)
+        noise = torch.finfo(values.dtype).eps * (times(jacobian.abs(), u.abs()) + values.abs())
+        clear = (changed * values).sum(-1) > REACH * (changed.abs() * noise).sum(-1)
+        return torch.where((few & clear).unsqueeze(-1), changed, weights)
 
     def total(self, u: Tensor) -> Tensor:  # (size,)
         return (self.weights(u) * self.length).square().sum(-1).nan_to_num(torch.inf)

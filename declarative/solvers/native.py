@@ -70,7 +70,7 @@ class Native:
         self.changed, self.trial, self.there = changed, trial, there
         return np.stack([trial.solved, step.good, there.accepted, ~(step.room > FAINT)])
 
-    def iterate_on(self, limits: tuple[float, ...], most: int, fates: Fates) -> Any:  # (4, batch)
+    def iterate_on(self, limits: tuple[float, ...], most: int, sure: bool, fates: Fates) -> Any:  # (4, batch)
         """Iterations for as long as they go as hoped, at most so many; what they were is written into the fates."""
         from .newton_kernel import Changed, Here, Limits
         from .newton_loop import Progress, iterate
@@ -95,7 +95,7 @@ class Native:
         )
         outputs = np.empty(width * int(functions.program.offsets[-1]))
         memory, progress = _memory(self.layout, width), Progress(*fates, flags)
-        iterate(self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, FAINT, SOLVED)
+        iterate(self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED)
         return flags
 
     def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:

@@ -71,7 +71,7 @@ RUNNING = -1
 FIRST_BARRIER, FIRST_SLACK = 0.1, 0.1  # in units in which gradients have size 1; the least slack to start with
 BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
-LOOK = 8  # iterations after which it is seen whether a problem is running away
+LOOK, LONG_LOOK = 8, 32  # iterations after which it is seen whether a problem is running away; those without Python
 NUDGES = 4  # how often a problem may be moved off a saddle point
 PUSHES, PUSH = 3, 1e-2  # how often, and how far, off a point where violations balance: it may be a saddle point of them
 PROBES = (1.0, -1.0, 0.1, -0.1, 1e-2, -1e-2, 1e-3, -1e-3)  # of the size of u: how far to look along a direction
@@ -154,12 +154,16 @@ class Newton(Solver):
 
     def _finished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
         if self.hessian == "exact":
-            raw = self._solve(batch, start)
+            raw, vague = self._solve(batch, start, sure=not self.polish)
         else:
-            raw = self._roughly()._solve(batch.with_linear_residuals(), start)
+            raw, vague = self._roughly()._solve(batch.with_linear_residuals(), start, sure=not self.polish)
         if not self.polish:
             return raw
         raw = polish(batch, raw, start, dtype)
+        rows = ((raw.codes == Status.NOT_OPTIMAL) & vague).nonzero().flatten()
+        if len(rows):  # they may be saddle points
+            part, first = batch.select(rows), start[rows]
+            raw = raw.put(rows, polish(part, self._solve(part, first, sure=True)[0], first, dtype))
         rows = (raw.codes == Status.NOT_OPTIMAL).nonzero().flatten()
         return self._finer(batch, raw, start, dtype, rows) if len(rows) else raw
 
@@ -168,7 +172,7 @@ class Newton(Solver):
         part, first = batch.select(rows), start[rows]
         eps = torch.finfo(first.dtype).eps
         finer = dataclasses.replace(self, stationarity_tolerance=FINER * eps**0.6, max_iterations=FINAL)
-        again = polish(part, finer._solve(part, raw.y[rows]), first, dtype)
+        again = polish(part, finer._solve(part, raw.y[rows], sure=True)[0], first, dtype)
         assert again.assessment is not None
         size = torch.maximum(raw.y[rows].abs(), (raw.y[rows] - first).abs())
         stayed = ((again.y - raw.y[rows]).abs() <= NEARBY * size.amax(-1, keepdim=True)).all(-1)  # not running away
@@ -187,20 +191,23 @@ class Newton(Solver):
         scales, state, model = _first_state(batch, start)
         last = barrier * scales.objective
         state = dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1))
-        return self._run(batch, scales, state, model)
+        return self._run(batch, scales, state, model, sure=True)[0]
 
-    def _solve(self, batch: Batch, start: Tensor) -> RawSolution:
+    def _solve(self, batch: Batch, start: Tensor, sure: bool) -> tuple[RawSolution, Tensor]:
+        """Where the iterations end, and which of these points may be saddle points; none, if that is to be ``sure``."""
         scales, state, model = _first_state(batch, start)
         if batch.guess is not None:
             state = resumed(batch, scales, state)
             model = model_at(batch, scales, state.u, state.s, state.y)
-        return self._run(batch, scales, state, model)
+        return self._run(batch, scales, state, model, sure)
 
-    def _run(self, batch: Batch, scales: Scales, state: State, model: Model) -> RawSolution:
-        loop = _Loop(self, batch, scales, state, model)
+    def _run(
+        self, batch: Batch, scales: Scales, state: State, model: Model, sure: bool
+    ) -> tuple[RawSolution, Tensor]:
+        loop = _Loop(self, batch, scales, state, model, sure)
         while not loop.advance():
             pass
-        return loop.result()
+        return loop.result(), loop.ended.vague
 
 
 def _iteration(
@@ -252,12 +259,13 @@ class _Ended(Rows):
     y: Tensor
     code: Tensor
     iterations: Tensor
+    vague: Tensor  # whether they may be saddle points: a direction of H may be flat
 
 
 class _Loop:
     """The problems that are still running, and the results of those that have ended."""
 
-    def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State, model: Model) -> None:
+    def __init__(self, solver: Newton, batch: Batch, scales: Scales, state: State, model: Model, sure: bool) -> None:
         default = torch.finfo(state.u.dtype).eps ** 0.6
         self.limit = min(solver.max_iterations, sys.maxsize)
         given = (solver.feasibility_tolerance, solver.stationarity_tolerance, solver.complementarity_tolerance)
@@ -271,7 +279,8 @@ class _Loop:
         self.record = _Record(none, none, forever, none.bool(), none)
         self.rows = torch.arange(batch.size, device=state.u.device)
         self.running = torch.ones_like(self.rows, dtype=torch.bool)
-        self.ended = _Ended(state.u, state.y, none + RUNNING, none)
+        self.ended = _Ended(state.u, state.y, none + RUNNING, none, none.bool())
+        self.sure = sure  # that what has ended is no saddle point; otherwise the verdict tells
         self.failed = False  # whether a step was refused of late
         self.iterations = none  # of each problem
         self.turn = 0
@@ -297,14 +306,15 @@ class _Loop:
     def _advance_natively(self, native: Native) -> bool:
         if native.functions is None:
             return self._advance_once(native)
-        most, fates = max(min(LOOK, self.limit - int(self.iterations.max()) + 1), 1), self._fates()
-        flags = native.iterate_on(self.limits, most, fates)
+        most, fates = max(min(LONG_LOOK, self.limit - int(self.iterations.max()) + 1), 1), self._fates()
+        flags = native.iterate_on(self.limits, most, self.sure, fates)
         before, self.iterations = self.iterations, torch.from_numpy(fates.iterations)
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)
         if bool(finished.any()):
             codes = torch.zeros_like(self.iterations)
-            new = _Ended(torch.from_numpy(fates.u), torch.from_numpy(fates.y), codes, self.iterations)
+            vague = torch.from_numpy(flags[3])
+            new = _Ended(torch.from_numpy(fates.u), torch.from_numpy(fates.y), codes, self.iterations, vague)
             self.ended = self.ended.put(self.rows[finished], new.take(finished))
             self.running = self.running & ~finished
             if not bool(self.running.any()):
@@ -355,11 +365,11 @@ class _Loop:
         solved, factored, accepted, faint = flags.unbind(-1)
         hoped = factored & accepted & ~solved & self.record.goal.isinf()
         model = self.model
-        suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | faint)
+        suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | (faint & self.sure))
         saddle = self._saddle(model, state, suspected)
         last = (solved & accepted).unsqueeze(-1)  # the step is known, and shorter than can be asked for
         u, y = torch.where(last, trial.u, state.u), torch.where(last, trial.y, state.y)
-        if self._end(u, y, model.finite(), solved, saddle):
+        if self._end(u, y, model.finite(), solved, saddle, faint):
             return True
         if bool((hoped | ~self.running).all()):
             self.state, self.model = trial, there
@@ -395,7 +405,7 @@ class _Loop:
         )
         return trial, there, here, next(found)
 
-    def _end(self, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor) -> bool:
+    def _end(self, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor, faint: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         far = (u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
         code = torch.where(self.record.failures > FAILURES, int(Status.STALLED), RUNNING)
@@ -405,7 +415,7 @@ class _Loop:
         code = torch.where((code == RUNNING) & (self.iterations >= self.limit), int(Status.ITERATION_LIMIT), code)
         ended = self.running & (code != RUNNING)
         if bool(ended.any()):
-            new = _Ended(u, y, code, self.iterations).take(ended)
+            new = _Ended(u, y, code, self.iterations, faint).take(ended)
             self.ended = self.ended.put(self.rows[ended], new)
             self.running = self.running & ~ended
         return not bool(self.running.any())

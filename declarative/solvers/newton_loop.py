@@ -212,7 +212,7 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
 
 
 @inner
-def _is_over(progress: Progress, g: int, x: Lanes, n: int, faint: float) -> bool:
+def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: float) -> bool:
     """Whether a problem is plainly solved, or has to be judged."""
     solved, factored, accepted, vague = (
         x.trial.solved[n],
@@ -222,7 +222,7 @@ def _is_over(progress: Progress, g: int, x: Lanes, n: int, faint: float) -> bool
     )
     progress.flags[0, g], progress.flags[1, g] = solved, factored
     progress.flags[2, g], progress.flags[3, g] = accepted, vague
-    certain = progress.settled[g] or (factored and not vague and not progress.doubtful[g])
+    certain = progress.settled[g] or (factored and not (vague and sure) and not progress.doubtful[g])
     if solved and accepted and certain and _is_finite(x.here, n):
         progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
         progress.running[g], progress.finished[g] = False, True
@@ -240,10 +240,14 @@ def iterate(
     progress: Progress,
     outputs: Floats,
     most: int,
+    sure: bool,
     faint: float,
     solved: float,
 ) -> None:
-    """At most so many iterations of each problem that is running; sparse if there is a plan for that."""
+    """At most so many iterations of each problem that is running; sparse if there is a plan for that.
+
+    To be ``sure``, what may be a saddle point is not solved.
+    """
     size, total = len(lanes.own), len(batch.own)
     who, turns = np.empty(size, np.int64), np.empty(size, np.int64)
     count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
@@ -268,7 +272,7 @@ def iterate(
         n = np.int64(0)
         while n < count:
             g = who[n]
-            if not _is_over(progress, g, lanes, n, faint) and turns[n] < most - 1:
+            if not _is_over(progress, g, lanes, n, sure, faint) and turns[n] < most - 1:
                 _go_on(lanes.here, lanes.changed, lanes.trial, lanes.there, n)
                 progress.iterations[g] += 1
                 turns[n] += 1
