@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,8 @@ from numpy.typing import NDArray
 
 INSTALLED = importlib.util.find_spec("numba") is not None
 numba: Any = importlib.import_module("numba") if INSTALLED else None  # optional, and without types
+
+KERNELS = ("linear/**/*.py", "recording/tape/*.py", "solvers/newton_*.py")  # where they are
 
 Floats = NDArray[np.float64]
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
@@ -41,21 +46,46 @@ if INSTALLED:
     _tell_of_compiling()
 
 
+def stamp_of(folder: Path) -> str:
+    """What the sources of all kernels are, and of the constants in them.
+
+    A kernel contains those that it calls, also from other files, and what is kept of it on disk must not outlive them.
+    Numba itself looks at the file of the kernel alone.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for pattern in KERNELS:
+        for path in sorted(folder.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _stamp() -> str:
+    return stamp_of(Path(__file__).parents[1])
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    if not INSTALLED:
+        return function
+    kernel = numba.njit(**OPTIONS, **options)(function)
+    kept = kernel._cache._cache_file
+    kept._source_stamp = (kept._source_stamp, _stamp())
+    return kernel
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing."""
-    return numba.njit(**OPTIONS)(function) if INSTALLED else function
+    return _compiled(function)
 
 
 def inner(function: Callable[..., Any]) -> Any:
     """The same for a function that other kernels call, and never Python: most of compiling is the way in from there."""
-    return numba.njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function) if INSTALLED else function
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def woven(function: Callable[..., Any]) -> Any:
     """The same for one that becomes part of the kernels that call it, which then know the numbers they call it with."""
-    if not INSTALLED:
-        return function
-    return numba.njit(**OPTIONS, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
 
 
 @inner

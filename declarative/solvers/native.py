@@ -95,7 +95,9 @@ class Native:
         )
         outputs = np.empty(width * int(functions.program.offsets[-1]))
         memory, progress = _memory(self.layout, width), Progress(*fates, flags)
-        iterate(self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED)
+        iterate(
+            self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED
+        )
         return flags
 
     def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:

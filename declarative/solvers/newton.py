@@ -40,8 +40,10 @@ from .compaction import compacted
 from .native import FAINT, Fates, Native, usable
 from .newton_step import (
     FILTER,
+    FIRST_SHIFT,
     LEAST_SHIFT,
     LESS_SHIFT,
+    MORE_SHIFT,
     Model,
     Rows,
     Scales,
@@ -86,8 +88,6 @@ STRAY = 1e-2  # a point that is violated by more is far from feasible
 REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-FIRST_SHIFT = 1e-4  # of the Hessian's diagonal
-MORE_SHIFT = 8.0  # the factor by which it grows
 TINY_SHIFT = 1e-12  # makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
@@ -201,9 +201,7 @@ class Newton(Solver):
             model = model_at(batch, scales, state.u, state.s, state.y)
         return self._run(batch, scales, state, model, sure)
 
-    def _run(
-        self, batch: Batch, scales: Scales, state: State, model: Model, sure: bool
-    ) -> tuple[RawSolution, Tensor]:
+    def _run(self, batch: Batch, scales: Scales, state: State, model: Model, sure: bool) -> tuple[RawSolution, Tensor]:
         loop = _Loop(self, batch, scales, state, model, sure)
         while not loop.advance():
             pass
@@ -309,11 +307,12 @@ class _Loop:
         most, fates = max(min(LONG_LOOK, self.limit - int(self.iterations.max()) + 1), 1), self._fates()
         flags = native.iterate_on(self.limits, most, self.sure, fates)
         before, self.iterations = self.iterations, torch.from_numpy(fates.iterations)
+        self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(fates.doubtful))
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)
         if bool(finished.any()):
             codes = torch.zeros_like(self.iterations)
-            vague = torch.from_numpy(flags[3])
+            vague = torch.from_numpy(flags[3] | fates.doubtful)
             new = _Ended(torch.from_numpy(fates.u), torch.from_numpy(fates.y), codes, self.iterations, vague)
             self.ended = self.ended.put(self.rows[finished], new.take(finished))
             self.running = self.running & ~finished
@@ -365,11 +364,11 @@ class _Loop:
         solved, factored, accepted, faint = flags.unbind(-1)
         hoped = factored & accepted & ~solved & self.record.goal.isinf()
         model = self.model
-        suspected = solved & (self.record.nudges < NUDGES) & (self.record.shifted | ~factored | (faint & self.sure))
+        suspected = solved & (self.record.nudges < NUDGES) & (~factored | ((self.record.shifted | faint) & self.sure))
         saddle = self._saddle(model, state, suspected)
         last = (solved & accepted).unsqueeze(-1)  # the step is known, and shorter than can be asked for
         u, y = torch.where(last, trial.u, state.u), torch.where(last, trial.y, state.y)
-        if self._end(u, y, model.finite(), solved, saddle, faint):
+        if self._end(u, y, model.finite(), solved, saddle, faint | self.record.shifted):
             return True
         if bool((hoped | ~self.running).all()):
             self.state, self.model = trial, there
@@ -405,7 +404,7 @@ class _Loop:
         )
         return trial, there, here, next(found)
 
-    def _end(self, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor, faint: Tensor) -> bool:
+    def _end(self, u: Tensor, y: Tensor, finite: Tensor, solved: Tensor, saddle: Tensor, vague: Tensor) -> bool:
         """Keep the results of the problems that are solved or hopeless; whether that is all."""
         far = (u - self.scales.start).abs() > FAR * (1 + self.scales.start.abs())
         code = torch.where(self.record.failures > FAILURES, int(Status.STALLED), RUNNING)
@@ -415,7 +414,7 @@ class _Loop:
         code = torch.where((code == RUNNING) & (self.iterations >= self.limit), int(Status.ITERATION_LIMIT), code)
         ended = self.running & (code != RUNNING)
         if bool(ended.any()):
-            new = _Ended(u, y, code, self.iterations, faint).take(ended)
+            new = _Ended(u, y, code, self.iterations, vague).take(ended)
             self.ended = self.ended.put(self.rows[ended], new)
             self.running = self.running & ~ended
         return not bool(self.running.any())

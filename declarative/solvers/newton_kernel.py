@@ -21,12 +21,14 @@ from .newton_step import (
     DELTA,
     ETA,
     FILTER,
+    FIRST_SHIFT,
     GAMMA_PHI,
     GAMMA_THETA,
     LEAST,
     LEAST_SHIFT,
     LESS_SHIFT,
     LOWERINGS,
+    MORE_SHIFT,
     S_PHI,
     S_THETA,
 )
@@ -241,18 +243,37 @@ def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
 @inner
 def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, residual: Floats, to: Equations) -> None:
     """The system of the step, but for the slope."""
-    s, y, primal, dual, t, shift = here.s[n], here.y[n], to.primal[n], to.dual[n], to.t[n], here.shift[n]
-    p, largest = len(y) - len(s), 0.0
-    for a in range(len(bend)):
-        largest = larger(largest, abs(bend[a]))
-    least = larger(larger(1e-6 * largest, 1e-3 * steepest), 1e-8)
-    for a in range(len(bend)):
-        primal[a] = shift * larger(abs(bend[a]), least)
+    s, y, dual, t = here.s[n], here.y[n], to.dual[n], to.t[n]
+    p = len(y) - len(s)
+    _set_primal(here.shift[n], steepest, bend, to.primal[n])
     for i in range(p):
         dual[i], t[i] = 0.0, -residual[i]
     for i in range(p, len(y)):
         dual[i] = s[i - p] / y[i]
         t[i] = s[i - p] - residual[i] - barrier / y[i]
+
+
+@inner
+def shift_more(places: Places, here: Here, n: int, to: Equations) -> None:
+    """A larger regularisation of one problem."""
+    m = here.u.shape[1]
+    bend, steepest, before = np.empty(m), 0.0, here.shift[n]
+    _diagonal(places, here.hessian[n], bend)
+    for a in range(m):
+        steepest = larger(steepest, abs(to.r[n, a]))
+    here.shift[n] = larger(MORE_SHIFT * before, FIRST_SHIFT)
+    _set_primal(here.shift[n], steepest, bend, to.primal[n])
+
+
+@inner
+def _set_primal(shift: float, steepest: float, bend: Floats, primal: Floats) -> None:
+    """What is added to the diagonal of H."""
+    largest = 0.0
+    for a in range(len(bend)):
+        largest = larger(largest, abs(bend[a]))
+    least = larger(larger(1e-6 * largest, 1e-3 * steepest), 1e-8)
+    for a in range(len(bend)):
+        primal[a] = shift * larger(abs(bend[a]), least)
 
 
 @inner

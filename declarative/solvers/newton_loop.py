@@ -31,8 +31,11 @@ from .newton_kernel import (
     judge,
     move,
     prepare,
+    shift_more,
     solve_dense,
 )
+
+SHIFTS, LARGEST_SHIFT = 10, 1e4  # how often a regularisation is made larger here, and what may become of it
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
@@ -165,6 +168,20 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
 
 
 @inner
+def _shift_sparse(places: Places, memory: Memory, x: Lanes, solved: float) -> None:
+    """Where H is not positive definite along the constraints, the least shift of a few that makes it so, and its step."""
+    for _ in range(SHIFTS):
+        more = False
+        for n in range(len(x.here.u)):
+            if not x.step.room[n] > 0 and x.here.shift[n] < LARGEST_SHIFT:
+                shift_more(places, x.here, n, x.equations)
+                more = True
+        if not more:
+            return
+        _solve_sparse(memory, x.here, x.equations, x.step, solved)
+
+
+@inner
 def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) -> Found:
     """Values and derivatives at the trial points."""
     count, m, k, program = len(trial.u), trial.u.shape[1], trial.y.shape[1], functions.program
@@ -222,7 +239,7 @@ def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: fl
     )
     progress.flags[0, g], progress.flags[1, g] = solved, factored
     progress.flags[2, g], progress.flags[3, g] = accepted, vague
-    certain = progress.settled[g] or (factored and not (vague and sure) and not progress.doubtful[g])
+    certain = progress.settled[g] or (factored and not (sure and (vague or progress.doubtful[g])))
     if solved and accepted and certain and _is_finite(x.here, n):
         progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
         progress.running[g], progress.finished[g] = False, True
@@ -265,6 +282,9 @@ def iterate(
         prepare(places, x.here, limits, x.changed, x.equations)
         if len(memory.plan.place):
             _solve_sparse(memory, x.here, x.equations, x.step, solved)
+            _shift_sparse(places, memory, x, solved)
+            for n in range(count):
+                progress.doubtful[who[n]] = x.here.shift[n] > 0
         else:
             solve_dense(x.here, x.equations, x.step)
         move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)
