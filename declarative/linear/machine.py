@@ -68,8 +68,11 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     if not INSTALLED:
         return function
     kernel = numba.njit(**OPTIONS, **options)(function)
-    kept = kernel._cache._cache_file
-    kept._source_stamp = (kept._source_stamp, _stamp())
+    try:
+        kept = kernel._cache._cache_file
+        kept._source_stamp = (kept._source_stamp, _stamp())
+    except AttributeError:  # another Numba: nothing is kept rather than too long
+        return numba.njit(**{**OPTIONS, "cache": False}, **options)(function)
     return kernel
 
 

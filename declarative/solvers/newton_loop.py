@@ -169,7 +169,7 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
 
 @inner
 def _shift_sparse(places: Places, memory: Memory, x: Lanes, solved: float) -> None:
-    """Where H is not positive definite along the constraints, the least shift of a few that makes it so, and its step."""
+    """Where H is not positive definite along the constraints, a shift that makes it so, and the step with that."""
     for _ in range(SHIFTS):
         more = False
         for n in range(len(x.here.u)):
@@ -283,8 +283,8 @@ def iterate(
         if len(memory.plan.place):
             _solve_sparse(memory, x.here, x.equations, x.step, solved)
             _shift_sparse(places, memory, x, solved)
-            for n in range(count):
-                progress.doubtful[who[n]] = x.here.shift[n] > 0
+            for i in range(count):
+                progress.doubtful[who[i]] = x.here.shift[i] > 0
         else:
             solve_dense(x.here, x.equations, x.step)
         move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)

@@ -127,7 +127,8 @@ def test_learners_use_their_rule() -> None:
     for name, learner in learners.items():
         learner.loss().backward()
         grads[name] = learner.model.grad
-    assert torch.equal(grads["adaptive"], grads["exact"])  # the first pass is a probe
+    # The first pass is a probe; the exact rule by itself does the same in one function, with other rounding errors.
+    assert torch.allclose(grads["adaptive"], grads["exact"], rtol=1e-12, atol=1e-13)
     assert not torch.allclose(grads["unconstrained"], grads["exact"])
     assert not torch.allclose(grads[SURROGATE], grads["exact"])
 

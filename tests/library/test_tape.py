@@ -1,12 +1,21 @@
 """Recorded functions as tapes: every instruction and every rule against torch, and what a tape may not do."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import declarative
 from declarative import DeclarativeNode, Newton, NumericalWarning
-from declarative.linear.machine import INSTALLED
+from declarative.linear import DENSE
+from declarative.linear.machine import INSTALLED, stamp_of
+from declarative.linear.sparse import SparseLayout
+from declarative.linear.sparse.entries import Entries
+from declarative.linear.sparse.pattern import Pattern
 from declarative.recording.tape import NotLowered, lowered
+from declarative.recording.tape.machine import alone
 from declarative.recording.trace import trace
+from declarative.structure import Point
 from declarative.torchside import without_vmap_warnings
 from tests.support.helpers import DOUBLE
 
@@ -281,3 +290,143 @@ def test_iterations_without_python_are_those_with(monkeypatch, kind, count):
     assert torch.equal(fast.codes, slow.codes)
     assert torch.allclose(fast.y, slow.y, rtol=1e-10, atol=1e-12)
     assert fast.converged.all()
+
+
+# Systems of linear equations.
+
+
+def dense_systems(count, m=4, k=3):
+    g = generator()
+    root = torch.randn(count, m, m, dtype=DOUBLE, generator=g)
+    hessian = root @ root.mT + 0.1 * torch.eye(m, dtype=DOUBLE)
+    jacobian = torch.randn(count, k, m, dtype=DOUBLE, generator=g)
+    active = torch.rand(count, k, generator=g) < 0.6
+    active[0], active[1:2] = True, False
+    r, t = torch.randn(count, m, dtype=DOUBLE, generator=g), torch.randn(count, k, dtype=DOUBLE, generator=g)
+    return hessian, jacobian, active, r, t
+
+
+def residual(hessian, jacobian, active, r, t, z, s):
+    """Of [H A'; A 0] [z; s] = [r; t] over the active rows."""
+    rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
+    first = (hessian @ z.unsqueeze(-1) + rows.mT @ s.unsqueeze(-1)).squeeze(-1) - r
+    return torch.cat([first, (rows @ z.unsqueeze(-1)).squeeze(-1) - torch.where(active, t, 0.0)], -1)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 21])
+def test_a_tape_solves_dense_systems(count):
+    """By hand: the residual is zero, also where an operand of the system is used again after it."""
+    given = dense_systems(count)
+
+    def function(hessian, jacobian, active, r, t):
+        z, s, trusted = DENSE.solve_active(2 * hessian, jacobian, active, (r + 1, t))
+        again = DENSE.solve_active(2 * hessian, jacobian, active, (z, s))[0]
+        return z, s, trusted, again, hessian.sum((-1, -2)) + r.sum(-1)
+
+    tape = tape_of(function, *given)
+    assert tape.systems is not None
+    z, s, trusted, again, total = tape(given, count)
+    hessian, jacobian, active, r, t = given
+    assert trusted.all()
+    assert residual(2 * hessian, jacobian, active, r + 1, t, z, s).abs().max() < 1e-9
+    assert not s[~active].any()
+    assert same(total, hessian.sum((-1, -2)) + r.sum(-1))
+    twice = [DENSE.solve_active(2 * hessian, jacobian, active, (z, s))[0]]
+    assert same(again, twice[0], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 3, 21])
+def test_a_tape_solves_sparse_systems(count):
+    m, k = 9, 4
+    rows = torch.arange(k).repeat_interleave(2)
+    columns = torch.stack([2 * torch.arange(k), 2 * torch.arange(k) + 1], -1).flatten()
+    below = torch.stack([torch.arange(1, m), torch.arange(m - 1)])
+    diagonal = torch.arange(m)
+    hessian_at = (torch.cat([diagonal, below[0]]).numpy(), torch.cat([diagonal, below[1]]).numpy())
+    pattern = Pattern(Entries(*hessian_at, (m, m)), Entries(rows.numpy(), columns.numpy(), (k, m)))
+    layout = SparseLayout.of(pattern, k)
+    g = generator()
+    sizes = [3 + torch.rand(count, m, dtype=DOUBLE, generator=g), torch.rand(count, m - 1, dtype=DOUBLE, generator=g)]
+    curvature = torch.cat(sizes, -1)
+    slopes = torch.randn(count, 2 * k, dtype=DOUBLE, generator=g)
+    active = torch.rand(count, k, generator=g) < 0.7
+    r, t = torch.randn(count, m, dtype=DOUBLE, generator=g), torch.randn(count, k, dtype=DOUBLE, generator=g)
+
+    def function(hessian, jacobian, active, r, t):
+        return layout.solve_active(hessian, jacobian, active, (2 * r, t))
+
+    given = (curvature, slopes, active, r, t)
+    z, s, trusted = tape_of(function, *given)(given, count)
+    hessian = torch.zeros(count, m, m, dtype=DOUBLE)
+    hessian[:, hessian_at[0], hessian_at[1]] = curvature
+    hessian[:, hessian_at[1], hessian_at[0]] = curvature
+    jacobian = torch.zeros(count, k, m, dtype=DOUBLE)
+    jacobian[:, rows, columns] = slopes
+    assert trusted.all()
+    assert residual(hessian, jacobian, active, 2 * r, t, z, s).abs().max() < 1e-12
+
+
+def test_a_system_that_is_not_definite_is_not_trusted():
+    hessian, jacobian, active, r, t = dense_systems(6)
+    hessian[2] = -hessian[2]  # curves down
+    jacobian[3, 1] = jacobian[3, 0]  # depends
+    active[3] = True
+    hessian[4, 0, 0] = torch.nan
+    given = (hessian, jacobian, active, r, t)
+
+    def function(hessian, jacobian, active, r, t):
+        return DENSE.solve_active(hessian, jacobian, active, (r, t))
+
+    for z, s, trusted in (tape_of(function, *given)(given, 6), function(*given)):
+        assert trusted.tolist() == [True, True, False, False, False, True]
+        assert not z[~trusted].any()
+        assert not s[~trusted].any()
+
+
+def test_systems_of_two_sizes_have_no_tape():
+    hessian, jacobian, active, r, t = dense_systems(1)
+
+    def function(hessian, jacobian, active, r, t):
+        first = DENSE.solve_active(hessian, jacobian, active, (r, t))[0]
+        return first, DENSE.solve_active(hessian, jacobian[:, :1], active[:, :1], (r, t[:, :1]))[0]
+
+    with pytest.raises(NotLowered, match="two kinds"):
+        tape_of(function, hessian, jacobian, active, r, t)
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_gradient_in_one_function_is_that_of_the_system(monkeypatch, record, shared):
+    node = DeclarativeNode(
+        lambda x, w, u: (u - x).square().sum() + (w * u.pow(4)).sum(),
+        lambda x, w, u: u.sum() - x[0],  # noqa: ARG005
+        lambda x, w, u: -u,  # noqa: ARG005
+        start=4,
+        record=record,
+        in_dims=(0, None) if shared else (0, 0),
+    )
+    x = torch.randn(5, 4, dtype=DOUBLE, generator=generator()).abs().requires_grad_()
+    w = torch.rand(*(() if shared else (5,)), 4, dtype=DOUBLE, generator=generator()).requires_grad_()
+
+    def loss():
+        return (node(x, w) * torch.arange(4.0, dtype=DOUBLE)).sum()
+
+    at_once = torch.autograd.grad(loss(), (x, w))
+    monkeypatch.setattr(Point, "pullback_at_once", lambda *_: None)
+    for one, other in zip(at_once, torch.autograd.grad(loss(), (x, w)), strict=True):
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-12)
+        assert one.abs().max() > 0.01
+
+
+# What is kept on disk.
+
+
+def test_what_is_kept_of_a_kernel_depends_on_all_kernels(tmp_path):
+    (tmp_path / "linear" / "sparse").mkdir(parents=True)
+    (tmp_path / "solvers").mkdir()
+    stamps = set()
+    for name in ("linear/a.py", "linear/sparse/b.py", "solvers/newton_c.py", "linear/a.py"):
+        (tmp_path / name).write_text(f"{name} {len(stamps)}")
+        stamps.add(stamp_of(tmp_path))
+    assert len(stamps) == 4
+    assert stamp_of(Path(declarative.__file__).parent) in alone._cache._cache_file._source_stamp
