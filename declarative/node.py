@@ -345,7 +345,7 @@ class DeclarativeNode(nn.Module):
             H            100 of 5,050 entries of a triangle can differ from zero, 1 colour
             A            198 of 9,900 entries can differ from zero, 2 colours
             factor       493 entries below the diagonal, 295 of them fill; 2.5 % of a dense one
-            chosen       sparse, because the factor has less than 10 % of the entries of a dense one
+            chosen       sparse, because the factor has less than 25 % of the entries of a dense one
         """
         with ordinary_mode(xs) as xs:
             refuse_without_values(xs)

@@ -35,7 +35,7 @@ Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
 LARGE = 2000  # variables, from which a dense Hessian is the last resort
 WORTH = 32  # variables, from which it pays to look for a diagonal Hessian
 SPARSE = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
-FILL = 0.1  # of the entries of a dense factor: with fewer than these, a sparse one is cheaper
+FILL = {"numba": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 
@@ -239,7 +239,7 @@ def _find_layout(batch: Batch, u: Tensor, structure: Structure) -> Layout:
         if structure == "sparse":
             raise ValueError(f"structure='sparse' cannot be had: {error}. Use structure='dense' or 'auto'.") from error
         return DENSE
-    return layout if structure == "sparse" or share_of_dense(layout) < FILL else DENSE
+    return layout if structure == "sparse" or share_of_dense(layout) < FILL[layout.kkt.kernel] else DENSE
 
 
 def share_of_dense(layout: SparseLayout) -> float:

@@ -112,11 +112,12 @@ def _choice(call: Call, batch: Batch, u: Tensor, layout: SparseLayout | None, un
         return "the layer's own system", "it was made for this problem"
     if structure != "auto":
         return structure, f"structure={structure!r} was asked for"
+    share = "" if layout is None else f"{100 * FILL[layout.kkt.kernel]:.0f} % of the entries of a dense one"
     if layout is not None and call.plan.layouts.find(batch, u, structure) is not DENSE:
-        return "sparse", f"the factor has less than {100 * FILL:.0f} % of the entries of a dense one"
+        return "sparse", f"the factor has less than {share}"
     if batch.m + batch.k < SPARSE:
         return "dense", f"there are fewer than {SPARSE} unknowns and constraints"
-    reason = unknown if layout is None else f"the factor has more than {100 * FILL:.0f} % of the entries of a dense one"
+    reason = unknown if layout is None else f"the factor has more than {share}"
     return ("dense, but first without a matrix" if batch.m > LARGE else "dense"), reason
 
 

@@ -126,8 +126,10 @@ class Native:
         ready = self.batch.expansion_tape(u, multipliers)
         if ready is None:
             return None
-        own, shared, columns = ready.inputs((u, multipliers, *self.batch.xs), len(u))
-        return Functions(ready.program, np.array(own), shared, columns.get(0, -1), columns.get(1, -1))
+        tensors = (u, multipliers, *self.batch.xs)
+        own, shared = ready.inputs(tensors, len(u))
+        begins = (ready.begin_of(argument, tensors, len(u)) for argument in (0, 1))
+        return Functions(ready.program, np.array(own), shared, *begins)
 
     def _solved(self, equations: Equations) -> Step:
         from .newton_kernel import Step, solve_dense

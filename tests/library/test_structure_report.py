@@ -44,11 +44,11 @@ def test_fill_is_what_the_factor_has_more_than_the_matrix():
 @pytest.mark.parametrize(
     ("made", "x", "chosen", "reason"),
     [
-        (node(), X, "sparse", "less than 10 %"),
+        (node(), X, "sparse", "less than 25 %"),
         (node(structure="sparse"), X, "sparse", "structure='sparse' was asked for"),
         (node(structure="dense"), X, "dense", "structure='dense' was asked for"),
         (DeclarativeNode(near, start=9), X[:, :9], "dense", "fewer than 100"),
-        (DeclarativeNode(lambda x, u: u.sum().cos() * x.sum(), start=100), X, "dense", "more than 10 %"),
+        (DeclarativeNode(lambda x, u: u.sum().cos() * x.sum(), start=100), X, "dense", "more than 25 %"),
         (SphereProjection(), X, "the layer's own system", "made for this problem"),
         (OptimalTransport(1.0), torch.ones(1, 3, 4), "the layer's own system", "made for this problem"),
     ],
@@ -105,4 +105,4 @@ def test_without_matplotlib_it_is_told(monkeypatch):
 
 
 def test_a_check_has_a_line_for_it():
-    assert check(node(), X)["structure"].value.startswith("sparse, because the factor has less than 10 %")
+    assert check(node(), X)["structure"].value.startswith("sparse, because the factor has less than 25 %")

@@ -74,20 +74,24 @@ class Tape:
 
     def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
         """The outputs of so many problems."""
-        own, shared, _ = self.inputs(tensors, count)
         outputs = torch.empty(count * int(self.program.offsets[-1]), dtype=torch.float64)
-        execute(self.program, self.systems, own, shared, outputs.numpy())
-        parts = outputs.split([count * size for _, size, _ in self._shapes])
-        found = [_shaped(x, count, *kind) for x, kind in zip(parts, self._shapes, strict=True)]
+        execute(self.program, self.systems, *self.inputs(tensors, count), outputs.numpy())
+        parts = torch.split_with_sizes(outputs, [count * size for _, size, _ in self._shapes])
+        shaped = [x.view(count, *shape) for x, (shape, _, _) in zip(parts, self._shapes, strict=True)]
+        found = [x != 0 if truth else x for x, (_, _, truth) in zip(shaped, self._shapes, strict=True)]
         return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
 
-    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats, dict[int, int]]:
-        """What each problem reads, what all read, and where each of the tensors begins in what each problem reads."""
+    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats]:
+        """What each problem reads, and what all read."""
         parts = [_plain(tensors[i]).reshape(count, -1) for i in self._own]
-        begins = np.cumsum([0, *(x.shape[1] for x in parts)])[:-1].tolist()
         shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
         flat = np.concatenate([x.reshape(-1).numpy(force=True) for x in shared]) if shared else np.empty(0)
-        return _joined(parts, count), flat, dict(zip(self._own, begins, strict=True))
+        return _joined(parts, count), flat
+
+    def begin_of(self, argument: int, tensors: Sequence[Tensor | None], count: int) -> int:
+        """Where a tensor begins in what each problem reads; -1 if it is not read."""
+        before = self._own[: self._own.index(argument)] if argument in self._own else None
+        return -1 if before is None else sum(_plain(tensors[i]).numel() // count for i in before)
 
 
 def _joined(parts: list[Tensor], count: int) -> Any:
@@ -99,11 +103,6 @@ def _joined(parts: list[Tensor], count: int) -> Any:
 def _plain(x: Tensor | None) -> Tensor:
     assert x is not None
     return x.detach() if x.dtype is torch.float64 else x.detach().double()
-
-
-def _shaped(x: Tensor, count: int, shape: torch.Size, size: int, truth: bool) -> Tensor:  # noqa: ARG001
-    x = x.view(count, *shape)
-    return x != 0 if truth else x
 
 
 def _outputs(traced: Trace) -> list[Tensor]:
