@@ -54,8 +54,11 @@ class Tape(Protocol):
 
     program: Any
 
-    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any, dict[int, int]]:
-        """What each of so many problems reads, what all read, and where each tensor begins in the former."""
+    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any]:
+        """What each of so many problems reads, and what all read."""
+
+    def begin_of(self, argument: int, tensors: Sequence[Tensor | None], count: int) -> int:
+        """Where a tensor begins in what each problem reads; -1 if it is not read."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Request:
         function: of the tensors.
         tensors: its arguments; None stays None.
         functions: those of the user that it is made of, and an example of their arguments for one problem.
-        compared: how many outputs, the first ones, a recording has to reproduce; None for all.
+        compared: how many outputs, the first ones, a recording has to reproduce to nearly all digits; None for all.
+            Those after them follow from systems of equations, which rounding errors may make anything of.
         own: which tensors have a row for each problem, if every problem is by itself; else None.
     """
 
