@@ -38,7 +38,7 @@ class Graph:
         self._forward: Callable[..., Any] = traced.module.forward
         self._structure = traced.structure
         self._is_tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
-        used = {node.target for node in traced.module.graph.nodes if node.op == "get_attr"}
+        used = {node.target for node in traced.graph.nodes if node.op == "get_attr"}
         self._captured = [(x, kind_of(x)) for name, x in traced.captured.items() if name in used]
 
     def compile(self, tensors: Sequence[Tensor]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,16 +36,28 @@ class Trace:
     """The operations of one run of a function.
 
     Attributes:
-        module: the graph; its placeholders are the tensors that were given.
+        graph: the operations; its placeholders are the tensors that were given.
         structure: how the outputs are nested.
         captured: the tensors that the function reached other than through its arguments, by attribute of the module.
         values: what each node of the graph was in that run.
     """
 
-    module: fx.GraphModule
+    graph: fx.Graph
     structure: pytree.TreeSpec
     captured: dict[str, Tensor]
     values: dict[fx.Node, Any]
+
+    @cached_property
+    def module(self) -> fx.GraphModule:
+        """What replays the graph; to make it takes as long as to trace it."""
+        module = fx.GraphModule(self.captured, self.graph, "Recorded")
+        for (
+            name,
+            x,
+        ) in self.captured.items():  # ordinary attributes: a module's tensors are looked up in a roundabout way
+            delattr(module, name)
+            vars(module)[name] = x
+        return module
 
     def same_as(self, other: Trace) -> bool:
         """Whether both runs did the same operations with the same numbers and the same captured tensors."""
@@ -128,14 +141,7 @@ class _Recorder(TorchDispatchMode):
     def finish(self, outputs: Sequence[Tensor], structure: pytree.TreeSpec) -> Trace:
         """The graph of what was written down."""
         self.graph.output([self._node_of(x) for x in outputs])
-        module = fx.GraphModule(self.captured, self.graph, "Recorded")
-        for (
-            name,
-            x,
-        ) in self.captured.items():  # an ordinary attribute: a module's tensors are looked up in a roundabout way
-            delattr(module, name)
-            vars(module)[name] = x
-        return Trace(module, structure, self.captured, self.values)
+        return Trace(self.graph, structure, self.captured, self.values)
 
     def _know(self, x: Tensor, node: fx.Node) -> None:
         self._alive.append(x)
@@ -189,8 +195,8 @@ def _refuse(func: Any, args: Sequence[Any]) -> None:
 
 def _described(trace: Trace) -> list[Any]:
     """Every operation with its arguments, as something to compare."""
-    places = {node: i for i, node in enumerate(trace.module.graph.nodes)}
-    literal = {node.args[0] for node in trace.module.graph.nodes if node.target in LITERALS}
+    places = {node: i for i, node in enumerate(trace.graph.nodes)}
+    literal = {node.args[0] for node in trace.graph.nodes if node.target in LITERALS}
 
     def described(argument: Any) -> Any:
         if isinstance(argument, fx.Node):
@@ -207,7 +213,7 @@ def _described(trace: Trace) -> list[Any]:
         return (*about, x.tolist()) if node in literal else (*about, x.data_ptr())
 
     lines = []
-    for node in trace.module.graph.nodes:
+    for node in trace.graph.nodes:
         target = captured(node) if node.op == "get_attr" else node.target
         lines.append((node.op, target, described(node.args), described(node.kwargs)))
     return lines

@@ -418,6 +418,22 @@ def test_a_gradient_in_one_function_is_that_of_the_system(monkeypatch, record, s
         assert one.abs().max() > 0.01
 
 
+@pytest.mark.parametrize("record", [False, True])
+def test_a_gradient_whose_system_is_not_easy_is_found_the_other_way(record):
+    """A constraint that is stated twice: the projection onto a line, by hand."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(),
+        lambda x, u: torch.stack([u.sum() - 1, 2 * u.sum() - 2]),  # noqa: ARG005
+        start=3,
+        record=record,
+    )
+    x = torch.randn(4, 3, dtype=DOUBLE, generator=generator()).requires_grad_()
+    with pytest.warns(NumericalWarning):
+        jacobian = torch.autograd.grad(node(x)[:, 0].sum(), x)[0]
+    expected = torch.tensor([2 / 3, -1 / 3, -1 / 3], dtype=DOUBLE).expand(4, -1)
+    torch.testing.assert_close(jacobian, expected, rtol=1e-9, atol=1e-9)
+
+
 # What is kept on disk.
 
 

@@ -383,4 +383,11 @@ LINEAR = [
         "an entry of H is read off a product in which another one stands too",
         ("library/test_sparse_colouring.py::test_a_symmetric_matrix_is_recovered_from_its_products",),
     ),
+    Mutant(
+        "declarative/structure.py",
+        "return tuple(grads) if bool(trusted.all()) else None",
+        "return tuple(grads)",
+        "a system that is not easy is taken for one",
+        ("library/test_tape.py::test_a_gradient_whose_system_is_not_easy_is_found_the_other_way",),
+    ),
 ]

@@ -464,4 +464,25 @@ BOUNDARY = [
         "two batch sizes go together",
         ("library/test_bad_input.py::test_wrong_inputs",),
     ),
+    Mutant(
+        "declarative/solvers/newton.py",
+        "rows = ((raw.codes == Status.NOT_OPTIMAL) & vague).nonzero().flatten()",
+        "rows = ((raw.codes == Status.NOT_OPTIMAL) & False).nonzero().flatten()",
+        "what the verdict refuses as a saddle point is not solved again",
+        ("library/test_newton.py::test_a_saddle_point_that_only_the_verdict_tells_is_left",),
+    ),
+    Mutant(
+        "declarative/solvers/certificate.py",
+        "torch.where((few & clear).unsqueeze(-1), changed, weights)",
+        "changed",
+        "rounding errors of a feasible point prove that there is none",
+        ("library/test_infeasible.py::test_nothing_is_proved_of_a_problem_that_has_a_feasible_point",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_loop.py",
+        "            _shift_sparse(places, memory, x, solved)\n",
+        "",
+        "an indefinite sparse problem is left to Python",
+        ("library/test_newton.py::test_an_indefinite_sparse_problem_is_shifted_without_python",),
+    ),
 ]

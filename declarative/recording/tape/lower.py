@@ -43,7 +43,7 @@ class Tape:
     ) -> None:
         self.program, self.systems = program, systems
         self._products = products
-        self._operations = len([node for node in traced.module.graph.nodes if node.op == "call_function"])
+        self._operations = len([node for node in traced.graph.nodes if node.op == "call_function"])
         self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
         self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
         self._frozen = [(x, x.clone()) for x in frozen]
@@ -106,7 +106,7 @@ def _plain(x: Tensor | None) -> Tensor:
 
 
 def _outputs(traced: Trace) -> list[Tensor]:
-    (output,) = [node for node in traced.module.graph.nodes if node.op == "output"]
+    (output,) = [node for node in traced.graph.nodes if node.op == "output"]
     listed: Any = output.args[0]
     return [traced.values[node] for node in listed]
 
@@ -159,7 +159,7 @@ class _Lowering:
         self.writer, self.traced, self.depth, self.stated = writer, traced, depth, stated
         self.operands = Operands(writer)
         self.known: dict[fx.Node, Any] = {}
-        graph = traced.module.graph
+        graph = traced.graph
         graph.eliminate_dead_code()
         self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.captured: list[fx.Node] = []
@@ -188,13 +188,13 @@ class _Lowering:
         return registers
 
     def run(self) -> None:
-        for node in self.traced.module.graph.nodes:
+        for node in self.traced.graph.nodes:
             if node.op == "call_function":
                 self.writer.literal = self.stated or node.meta.get(STATED, False)
                 self.known[node] = self._call(node)
 
     def outputs(self) -> list[Registers]:
-        (output,) = [node for node in self.traced.module.graph.nodes if node.op == "output"]
+        (output,) = [node for node in self.traced.graph.nodes if node.op == "output"]
         listed: Any = output.args[0]
         return [self.operands.of(self.known[node]) for node in listed]
 
@@ -309,7 +309,7 @@ class _Lowering:
         for placeholder, i in zip(inner.placeholders, places, strict=True):
             inner.known[placeholder] = own[i]
         inner.run()
-        (output,) = [one for one in traced.module.graph.nodes if one.op == "output"]
+        (output,) = [one for one in traced.graph.nodes if one.op == "output"]
         listed: Any = output.args[0]
         return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
 
