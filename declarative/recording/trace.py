@@ -54,7 +54,7 @@ class Trace:
         for (
             name,
             x,
-        ) in self.captured.items():  # ordinary attributes: a module's tensors are looked up in a roundabout way
+        ) in self.captured.items():  # ordinary attributes are looked up faster
             delattr(module, name)
             vars(module)[name] = x
         return module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import pytest
@@ -427,3 +428,24 @@ def test_multipliers_that_cancel_each_other_do_not_hide_a_slope():
     assert float((nothing @ rows).abs().max()) < 0.1
     assert assess(batch, x, nothing).residual < 1e-9
     assert assess(batch, x + 1e-3 * along, nothing).residual > 1e-4
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda x, u: u[0] ** 2 + u[1] ** 3,  # noqa: ARG005
+        lambda x, u: u[0] ** 2 - u[1] ** 4 + u[1] ** 6,  # noqa: ARG005
+        lambda x, u: u[0] ** 3 - 3 * u[0] * u[1] ** 2 + u.pow(4).sum(),  # noqa: ARG005
+    ],
+)
+def test_a_sparse_matrix_that_is_singular_is_not_trusted_with_a_zero(objective, record):
+    """At a stationary start there is no step, which solves any system: that curvature vanishes has to be seen."""
+    node = DeclarativeNode(
+        objective, start=torch.zeros(2, dtype=DOUBLE), structure="sparse", on_failure="mask", record=record
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solution = node.solve(torch.ones(1, 1, dtype=DOUBLE))
+    lower = solution.objective < -1e-3  # elsewhere there may be a minimum, or none
+    assert bool((lower | ~solution.converged).all())

@@ -102,4 +102,11 @@ SPARSE = [
         "compiled code reads captured tensors once",
         ("library/test_compiler.py::test_captured_tensors_are_read_anew",),
     ),
+    Mutant(
+        "declarative/linear/sparse/layout.py",
+        "convex & regular & (error <= LOST)",
+        "convex & (error <= LOST)",
+        "a singular sparse matrix is trusted where there is nothing to solve",
+        ("library/test_verdicts.py::test_a_sparse_matrix_that_is_singular_is_not_trusted_with_a_zero",),
+    ),
 ]

@@ -42,7 +42,7 @@ def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
 @woven
 def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     _spread(plan, entries, factor, work, lanes)
-    j = 0
+    j = np.int64(0)  # of one type throughout: zero by itself has its own, for which all would be compiled again
     while j < len(plan.pair):
         begin, end = plan.starts[j], plan.starts[j + 1]
         _update(plan, j, j, factor, work, lanes)

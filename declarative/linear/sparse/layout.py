@@ -32,17 +32,20 @@ SOLVED = 1e-8  # a relative residual above this: the matrix is singular, or as g
 _library = torch.library.Library("declarative", "FRAGMENT")
 _library.define(
     "solve_sparse_kkt(Tensor hessian, Tensor jacobian, Tensor primal, Tensor dual, Tensor r, Tensor t, int analysis) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
 def _solve_kkt(
     hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, r: Tensor, t: Tensor, analysis: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One operation for torch, so that a recording can contain it: [z; s], whether convex, and the residual."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One operation for torch, so that a recording can contain it: [z; s], whether convex, the error, if it is regular.
+
+    It is if no pivot had to be replaced.
+    """
     factor = analysis_of(analysis).factorise(hessian, jacobian, primal, dual)
     solution, error = factor.solve_stacked(torch.cat([r, t], 1), rescue=False)
-    return solution, factor.convex(), error
+    return solution, factor.convex(), error, factor.inertia()[:, 2] == 0
 
 
 _library.impl("solve_sparse_kkt", _solve_kkt, "CompositeExplicitAutograd")
@@ -53,10 +56,10 @@ def analysis_of(number: int) -> SparseKKT:
     return _analyses[number]
 
 
-def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *_, r, t, _ = arguments
-    batch = len(r)
-    return r.new_empty(batch, r.shape[1] + t.shape[1]), r.new_empty(batch, dtype=torch.bool), r.new_empty(batch)
+    flags = [r.new_empty(len(r), dtype=torch.bool) for _ in range(2)]
+    return r.new_empty(len(r), r.shape[1] + t.shape[1]), flags[0], r.new_empty(len(r)), flags[1]
 
 
 torch.library.register_fake("declarative::solve_sparse_kkt", _shapes, lib=_library)
@@ -137,19 +140,20 @@ class SparseLayout(Layout):
             size = self.jacobian.multiply(jacobian.square(), 1 / bend)[:, :p].amax(-1)
             equality = torch.arange(dual.shape[-1], device=dual.device) < p
             dual = torch.where(equality, (damping * size).unsqueeze(-1), dual)
-        x, convex, error = self._solve(hessian, jacobian, primal, dual, *right)
+        x, convex, error, _ = self._solve(hessian, jacobian, primal, dual, *right)
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
         return KktSolution(z, s, convex, error <= SOLVED, convex.to(z.dtype))
 
     def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
         mask = active.to(hessian.dtype)
         rows, none = self.jacobian.scale_rows(jacobian, mask), torch.zeros_like(right[0])
-        x, convex, error = self._solve(hessian, rows, none, 1 - mask, right[0], right[1] * mask)
+        x, convex, error, regular = self._solve(hessian, rows, none, 1 - mask, right[0], right[1] * mask)
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
-        return ActiveSolution(z, s * mask, convex & (error <= LOST))
+        # Of a singular matrix, too, a right-hand side may have a solution: zero has one.
+        return ActiveSolution(z, s * mask, convex & regular & (error <= LOST))
 
-    def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
+    def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        found: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.declarative.solve_sparse_kkt(*tensors, self.number)
         return found
 
     def least_curvature(
@@ -189,7 +193,7 @@ class SparseLayout(Layout):
         """From z + A' l = right, A z = 0."""
         hessian = jacobian.new_zeros(len(jacobian), len(self.pattern.hessian))
         empty = (self.jacobian.row_lengths(jacobian) == 0).to(right.dtype)
-        found, _, _ = self._solve(hessian, jacobian, torch.ones_like(right), empty, right, torch.zeros_like(empty))
+        found, *_ = self._solve(hessian, jacobian, torch.ones_like(right), empty, right, torch.zeros_like(empty))
         return found[:, self.kkt.m :]
 
     quick_least_squares = least_squares

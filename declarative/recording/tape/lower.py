@@ -322,7 +322,7 @@ def _sparse(
         raise NotLowered("a factorisation that is not compiled")
     parts = [o.of(x) for x in (hessian, jacobian, primal)]
     minus = o.writer.emit(machine.NEG, o.of(dual))
-    return Systems(kkt.plan, kkt.m, kkt.k), [*parts, minus, o.of(r), o.of(t)], [kkt.m + kkt.k, 1, 1]
+    return Systems(kkt.plan, kkt.m, kkt.k), [*parts, minus, o.of(r), o.of(t)], [kkt.m + kkt.k, 1, 1, 1]
 
 
 def _dense(o: Operands, *args: Any) -> tuple[Systems, list[Registers], list[int]]:

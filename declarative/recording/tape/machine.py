@@ -313,7 +313,7 @@ def _run_with_systems(
     program: Program, systems: Systems, own: Floats, shared: Floats, outputs: Floats, lanes: int
 ) -> None:
     """The same for a program that solves systems."""
-    r, memory = np.empty(program.size * lanes), memory_for(systems, lanes)
+    r, memory = np.empty(program.size * lanes), memory_for(systems, np.int64(lanes))
     _load_all(program, shared, r, lanes)
     for begin in range(0, len(own), lanes):
         _load(program, own, begin, r, lanes)
@@ -330,7 +330,7 @@ def _run_with_systems(
             if last < len(program.kinds):
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
-                solve_in_registers(systems, memory, r, program.a[begins:middle], program.d[middle:end], lanes)
+                solve_in_registers(systems, memory, r, program.a[begins:middle], program.d[middle:end])
                 first += 2
         _store(program, r, len(own), begin, outputs, lanes)
 

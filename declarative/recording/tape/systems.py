@@ -76,19 +76,17 @@ def memory_for(systems: Systems, lanes: int) -> Memory:
 
 
 @inner
-def solve_in_registers(
-    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int
-) -> None:
+def solve_in_registers(systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers) -> None:
     """Solve the systems of all lanes."""
     if len(systems.plan.place):
-        _solve_sparse(systems.plan, memory, r, reads, writes, lanes)
+        _solve_sparse(systems.plan, memory, r, reads, writes, len(memory.error))
     else:
-        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, lanes)
+        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, len(memory.error))
 
 
 @inner
 def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
-    """Reads the entries of the matrix and the right-hand side; writes the solution, whether convex, and the error."""
+    """Reads the entries of the matrix and the right-hand side; writes the solution and what the layout says of it."""
     entries, sides, size, count = memory.entries, memory.sides, len(plan.place), len(plan.slots)
     for e in range(count):
         for b in range(lanes):
@@ -107,6 +105,8 @@ def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, write
         above = memory.factor.counts[0, b] + memory.factor.counts[2, b]
         r[writes[size] * lanes + b] = 1.0 if above == unknowns else 0.0
         r[writes[size + 1] * lanes + b] = memory.error[b]
+        counted = memory.factor.counts[0, b] + memory.factor.counts[1, b]
+        r[writes[size + 2] * lanes + b] = 1.0 if counted == size else 0.0
 
 
 @inner
