@@ -11,6 +11,7 @@ from .conditions import ROUNDING, Terms, largest, ratio
 from .linear import DenseSystem, Pair, or_one
 from .problem import Batch
 
+TINY = 1e-12  # of the largest unknown, or of the way to it: what is less is as good as zero
 CHORDS = 3  # steps back to curved constraints
 STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
 FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
@@ -31,6 +32,7 @@ def is_minimum(
         if len(rows):
             falls = _falls(batch, terms, multipliers, active, rows, direction[rows])
             good = good.index_put((rows,), ~falls)
+    good = good & ~_falls_from_zero(batch, terms, multipliers, active, good & near)
     if bool(((sign == 0) & near).any()):
         problems, directions = factors.flat_directions()
         if not len(problems):
@@ -38,6 +40,40 @@ def is_minimum(
         falls = _falls(batch, terms, multipliers, active, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
+
+
+def _falls_from_zero(batch: Batch, terms: Terms, multipliers: Tensor, active: Tensor, asked: Tensor) -> Tensor:
+    """Whether L falls to a side of a free unknown that is as good as zero, if that is the first thing to be seen of it.
+
+    Newton's method comes to an inflection point, too, by ever shorter steps: if that is at zero, u gets as small as one
+    likes, and any curvature is positive that is left on that side.
+    """
+    reach = terms.longest if terms.travel is None else torch.maximum(terms.longest, terms.travel.amax(-1, keepdim=True))
+    held = terms.form.multiply_transposed(terms.jacobian.abs(), active.to(terms.u.dtype)) > 0
+    bend = terms.system.diagonal_entries().abs()
+    tiny = asked.unsqueeze(-1) & (terms.u.abs() <= TINY * reach) & ~held & (bend > 0)
+    if not bool(tiny.any()):
+        return torch.zeros_like(asked)
+    rows = tiny.any(-1).nonzero().flatten()
+    part, here, fixed = batch.select(rows), terms.u[rows], multipliers[rows]
+    least = torch.where(tiny, bend, torch.inf)[rows].argmin(-1)
+    way = torch.zeros_like(here).scatter(1, least.unsqueeze(-1), reach[rows])
+
+    def lagrangian(point: Tensor) -> Tensor:
+        objective, values = part.values(point)
+        return objective - (fixed * values).sum(-1)
+
+    middle = lagrangian(here)
+    falls = torch.zeros_like(rows, dtype=torch.bool)
+    for side in (1.0, -1.0):
+        seen = torch.zeros_like(falls)
+        for length in PROBE_LENGTHS[:-1]:
+            there = lagrangian(here + side * length * way)
+            small = ROUNDING * torch.finfo(here.dtype).eps * torch.maximum(there.abs(), middle.abs())
+            change = (there - middle).nan_to_num(torch.inf)
+            falls = falls | (~seen & (change < -small))
+            seen = seen | (change.abs() > small)
+    return torch.zeros_like(asked).index_put((rows,), falls)
 
 
 def _faintest(terms: Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)

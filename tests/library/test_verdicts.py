@@ -449,3 +449,32 @@ def test_a_sparse_matrix_that_is_singular_is_not_trusted_with_a_zero(objective, 
         solution = node.solve(torch.ones(1, 1, dtype=DOUBLE))
     lower = solution.objective < -1e-3  # elsewhere there may be a minimum, or none
     assert bool((lower | ~solution.converged).all())
+
+
+DEGENERATE = {
+    "an inflection point": (lambda x, u: u.pow(3).sum() + u.pow(4).sum() + 0 * x.sum(), (1.0,), None),
+    "beside a bowl": (lambda x, u: u[0] ** 2 + u[1] ** 3 + u[1] ** 4 + 0 * x.sum(), (0.5, 0.5), None),
+    "one that falls for ever": (lambda x, u: u.pow(3).sum() + 0 * x.sum(), (1.0,), None),
+    "a flat maximum": (lambda x, u: -u.pow(4).sum() + 0 * x.sum(), (0.9, 0.0), (-1.0, 1.0)),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_a_degenerate_point_at_zero_is_no_minimum(name, dtype):
+    """However small u gets there, and whatever sign its curvature has on that side."""
+    objective, start, bounds = DEGENERATE[name]
+    node = DeclarativeNode(objective, start=torch.tensor(start, dtype=dtype), bounds=bounds, on_failure="mask")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solution = node.solve(torch.ones(1, 1, dtype=dtype))
+    stayed = bool((solution.y[0, -1].abs() < 0.1).all())  # the last unknown is the degenerate one
+    assert not (stayed and bool(solution.converged[0]))
+
+
+@each_dtype
+@pytest.mark.parametrize("power", [2, 4, 6])
+@pytest.mark.parametrize("offset", [0.0, 5.0])
+def test_a_degenerate_minimum_at_zero_is_one(power, offset, dtype):
+    node = DeclarativeNode(lambda x, u: u.pow(power).sum() + offset + 0 * x.sum(), start=torch.ones(2, dtype=dtype))
+    assert float(node(torch.ones(1, 1, dtype=dtype)).abs().max()) < 1e-2

@@ -485,4 +485,11 @@ BOUNDARY = [
         "an indefinite sparse problem is left to Python",
         ("library/test_newton.py::test_an_indefinite_sparse_problem_is_shifted_without_python",),
     ),
+    Mutant(
+        "declarative/minimum.py",
+        "falls = falls | (~seen & (change < -small))",
+        "falls = falls | (~seen & (change < -torch.inf))",
+        "a degenerate point at zero is a minimum",
+        ("library/test_verdicts.py::test_a_degenerate_point_at_zero_is_no_minimum",),
+    ),
 ]
