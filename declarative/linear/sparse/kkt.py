@@ -25,12 +25,12 @@ from .dependence import NoPattern
 from .entries import LowerTriangle
 from .ordering import HEAVY
 from .pattern import Pattern
+from .pivots import LOST
 from .symbolic import Preference, Symbolic, analyse
 
 Kernel = Literal["numba", "torch"]
 PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
 WORK = 50_000_000  # multiplications of a factorisation that are too many for plain torch
-LOST = 1e-10  # a relative residual above this is not what a correct pivot order leaves
 REMEMBERED = 1_000_000  # entries of factors whose orders are kept
 
 

@@ -17,8 +17,9 @@ from ..directions import irregular
 from ..layout import ActiveSolution, KktSolution, Layout, Product, products
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
-from .kkt import LOST, SparseKKT
+from .kkt import SparseKKT
 from .pattern import Pattern
+from .pivots import LOST
 from .system import SparseSystem
 
 _numbers = itertools.count()
@@ -41,11 +42,15 @@ def _solve_kkt(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One operation for torch, so that a recording can contain it: [z; s], whether convex, the error, if it is regular.
 
-    It is if no pivot had to be replaced.
+    It is if no pivot had to be replaced, or a right-hand side without a pattern has a solution all the same.
     """
     factor = analysis_of(analysis).factorise(hessian, jacobian, primal, dual)
-    solution, error = factor.solve_stacked(torch.cat([r, t], 1), rescue=False)
-    return solution, factor.convex(), error, factor.inertia()[:, 2] == 0
+    right = torch.cat([r, t], 1)
+    solution, error = factor.solve_stacked(right, rescue=False)
+    regular = factor.inertia()[:, 2] == 0
+    if not bool(regular.all()):
+        regular = regular | (factor.solve_stacked(irregular(right), rescue=False)[1] <= LOST)
+    return solution, factor.convex(), error, regular
 
 
 _library.impl("solve_sparse_kkt", _solve_kkt, "CompositeExplicitAutograd")

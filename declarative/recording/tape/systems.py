@@ -12,6 +12,7 @@ from ...linear.machine import Floats, inner
 from ...linear.sparse.elimination import factorise
 from ...linear.sparse.lanes import Factor, Plan, Work
 from ...linear.sparse.lanes import Rows as Sides
+from ...linear.sparse.pivots import LOST
 from ...linear.sparse.substitution import solve
 
 Registers = NDArray[np.int64]
@@ -96,7 +97,7 @@ def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, write
             sides.right[plan.place[i], b] = r[reads[count + i] * lanes + b]
     factorise(plan, entries, memory.factor, memory.work)
     solve(plan, entries, memory.factor, sides, memory.error)
-    unknowns = 0
+    unknowns, regular = 0, True
     for i in range(size):
         unknowns += 0 if plan.is_constraint[i] else 1
         for b in range(lanes):
@@ -105,8 +106,16 @@ def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, write
         above = memory.factor.counts[0, b] + memory.factor.counts[2, b]
         r[writes[size] * lanes + b] = 1.0 if above == unknowns else 0.0
         r[writes[size + 1] * lanes + b] = memory.error[b]
-        counted = memory.factor.counts[0, b] + memory.factor.counts[1, b]
-        r[writes[size + 2] * lanes + b] = 1.0 if counted == size else 0.0
+        regular = regular and memory.factor.counts[0, b] + memory.factor.counts[1, b] == size
+        r[writes[size + 2] * lanes + b] = 1.0
+    if not regular:  # pivots had to be replaced: is there a solution for a right-hand side without a pattern too?
+        for i in range(size):
+            for b in range(lanes):
+                sides.right[i, b] = 0.5 + (0.6180339887 * (i + 1)) % 1.0
+        solve(plan, entries, memory.factor, sides, memory.error)
+        for b in range(lanes):
+            alike = memory.factor.counts[0, b] + memory.factor.counts[1, b] == size
+            r[writes[size + 2] * lanes + b] = 1.0 if alike or memory.error[b] <= LOST else 0.0
 
 
 @inner
