@@ -69,7 +69,8 @@ def _falls_from_zero(batch: Batch, terms: Terms, multipliers: Tensor, active: Te
         seen = torch.zeros_like(falls)
         for length in PROBE_LENGTHS[:-1]:
             there = lagrangian(here + side * length * way)
-            small = ROUNDING * torch.finfo(here.dtype).eps * torch.maximum(there.abs(), middle.abs())
+            size = torch.maximum(torch.maximum(there.abs(), middle.abs()), terms.energy[rows])
+            small = ROUNDING * torch.finfo(here.dtype).eps * size
             change = (there - middle).nan_to_num(torch.inf)
             falls = falls | (~seen & (change < -small))
             seen = seen | (change.abs() > small)

@@ -124,6 +124,21 @@ class Room(NamedTuple):
 
 
 @inner
+def room_for(m: int, k: int) -> Room:
+    """For a system of this size."""
+    return Room(
+        np.empty((m, m)),
+        np.empty((k, m)),
+        np.empty(k),
+        np.empty(m),
+        np.empty(k),
+        np.empty((m, m)),
+        np.empty((k, m)),
+        np.empty((k, k)),
+    )
+
+
+@inner
 def _scaled(room: Room, unit: Floats, length: Floats) -> int:
     """Bring H and the active rows, which come first then, to size 1, in place; how many rows these are."""
     hessian, rows, m, count = room.hessian, room.jacobian, len(unit), 0
@@ -244,16 +259,7 @@ def solve_all_active(
 ) -> None:
     """The systems of a batch."""
     m, k = r.shape[1], t.shape[1]
-    room = Room(
-        np.empty((m, m)),
-        np.empty((k, m)),
-        np.empty(k),
-        np.empty(m),
-        np.empty(k),
-        np.empty((m, m)),
-        np.empty((k, m)),
-        np.empty((k, k)),
-    )
+    room = room_for(m, k)
     for n in range(len(r)):
         room.hessian[:], room.jacobian[:], room.z[:], room.s[:] = hessian[n], jacobian[n], r[n], t[n]
         for i in range(k):

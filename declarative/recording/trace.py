@@ -51,10 +51,7 @@ class Trace:
     def module(self) -> fx.GraphModule:
         """What replays the graph; to make it takes as long as to trace it."""
         module = fx.GraphModule(self.captured, self.graph, "Recorded")
-        for (
-            name,
-            x,
-        ) in self.captured.items():  # ordinary attributes are looked up faster
+        for name, x in self.captured.items():  # ordinary attributes are looked up faster
             delattr(module, name)
             vars(module)[name] = x
         return module

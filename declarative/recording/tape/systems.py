@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.dense_kernel import Room, solve_active
+from ...linear.dense_kernel import Room, room_for, solve_active
 from ...linear.machine import Floats, inner
 from ...linear.sparse.elimination import factorise
 from ...linear.sparse.lanes import Factor, Plan, Work
@@ -63,16 +63,7 @@ def memory_for(systems: Systems, lanes: int) -> Memory:
             np.empty((size, lanes)),
         ),
         np.empty(lanes),
-        Room(
-            np.empty((m, m)),
-            np.empty((k, m)),
-            np.empty(k),
-            np.empty(m),
-            np.empty(k),
-            np.empty((m, m)),
-            np.empty((k, m)),
-            np.empty((k, k)),
-        ),
+        room_for(m, k),
     )
 
 
