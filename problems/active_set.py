@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.machine import INSTALLED, compiled
+from declarative.linear.machine import INSTALLED, allocating
 
 LARGEST = 512  # rows, beyond which factorisations are faster than pivots, which are bound by memory
 PLAIN = 1e5  # problems times rows to the third power: for so few the method pays without Numba
@@ -55,7 +55,7 @@ def find_active(
     return tuple(torch.from_numpy(x).to(slacks.device) for x in (active, count, clear))  # type: ignore[return-value]
 
 
-@compiled
+@allocating
 def _sweep(table: Array, i: int, sign: float) -> None:
     """Pivot: sign is 1 for a row that joins the active ones, and -1 for one that leaves them."""
     row = table[i].copy()
@@ -70,7 +70,7 @@ def _sweep(table: Array, i: int, sign: float) -> None:
     table[i, i] = -1 / pivot
 
 
-@compiled
+@allocating
 def _entering(table: Array, x: Array, active: Flags, small: float) -> int:
     """The row whose violation, in units of what a step changes it by, is largest; -1 if there is none."""
     found, most = -1, 0.0
@@ -82,7 +82,7 @@ def _entering(table: Array, x: Array, active: Flags, small: float) -> int:
     return found
 
 
-@compiled
+@allocating
 def _blocking(column: Array, x: Array, active: Flags, equalities: int) -> tuple[int, float]:
     """The active inequality whose multiplier becomes zero first, and after how long a step."""
     found, length = -1, np.inf
@@ -92,13 +92,13 @@ def _blocking(column: Array, x: Array, active: Flags, equalities: int) -> tuple[
     return found, length
 
 
-@compiled
+@allocating
 def _move(column: Array, x: Array, active: Flags, length: float) -> None:
     for j in range(len(x)):
         x[j] += -length * column[j] if active[j] else length * column[j]
 
 
-@compiled
+@allocating
 def _find(table: Array, x: Array, active: Flags, equalities: int, limit: int) -> int:
     """The pivots for one problem, whose x becomes multipliers of active and slacks of other rows; -1: none is found."""
     least, largest = np.empty(len(x)), 1.0
@@ -133,7 +133,7 @@ def _find(table: Array, x: Array, active: Flags, equalities: int, limit: int) ->
     return -1
 
 
-@compiled
+@allocating
 def _find_all(
     tables: Array, xs: Array, wanted: Flags, equalities: int, limit: int, active: Flags, count: Any, clear: Flags
 ) -> None:
@@ -143,7 +143,7 @@ def _find_all(
             clear[i] = count[i] >= 0 and _is_clear(xs[i], active[i], equalities)
 
 
-@compiled
+@allocating
 def _is_clear(x: Array, active: Flags, equalities: int) -> bool:
     """Whether every inequality has either a slack or a multiplier."""
     slack, multiplier, least_slack, least_multiplier = 1.0, 1.0, np.inf, np.inf

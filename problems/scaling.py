@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.machine import INSTALLED, compiled
+from declarative.linear.machine import INSTALLED, allocating
 
 Array = NDArray[np.floating]
 
@@ -54,7 +54,7 @@ def _by_loops(
     return Scaled(u, v, error, (error / middle) ** (2 / steps), count)
 
 
-@compiled
+@allocating
 def _iterate_all(
     kernels: Array,
     r: Array,
@@ -72,7 +72,7 @@ def _iterate_all(
         error[i], middle[i], count[i] = _iterate(kernels[i], r[i], c[i], u[i], v[i], excess[i], tolerance, steps)
 
 
-@compiled
+@allocating
 def _iterate(
     kernel: Array, r: Array, c: Array, u: Array, v: Array, excess: float, tolerance: float, steps: int
 ) -> tuple[float, float, int]:

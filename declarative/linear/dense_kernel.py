@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .machine import Floats, compiled, inner, smaller
+from .machine import Floats, compiled, copy, cut, inner, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
@@ -17,21 +17,25 @@ DIGITS = float(np.finfo(np.float64).eps ** 0.5)
 
 @inner
 def _cholesky(matrix: Floats) -> float:
-    """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor."""
+    """Factor in place, the lower triangle; what is left of the diagonal at least, or -1 if there is no factor.
+
+    The upper triangle is overwritten.
+    """
     room, size = np.inf, len(matrix)
-    before, column = np.empty(size), np.empty(size)
-    for j in range(size):
-        before[j] = matrix[j, j]
     for j in range(size):
         pivot = matrix[j, j]
-        if not (pivot > 0 and pivot / before[j] > PIVOT):
+        before = pivot
+        for c in range(j):
+            before += matrix[j, c] * matrix[j, c]
+        if not (pivot > 0 and pivot / before > PIVOT):
             return -1.0
-        room = smaller(room, pivot / before[j])
+        room = smaller(room, pivot / before)
         root = math.sqrt(pivot)
         matrix[j, j] = root
+        column = matrix[j]  # its upper part is free, and close together
         for i in range(j + 1, size):
-            column[i] = matrix[i, j] / root
-            matrix[i, j] = column[i]
+            matrix[i, j] /= root
+            column[i] = matrix[i, j]
         for i in range(j + 1, size):
             factor, row = column[i], matrix[i]
             for c in range(j + 1, i + 1):
@@ -40,11 +44,19 @@ def _cholesky(matrix: Floats) -> float:
 
 
 @inner
+def _dot(x: Floats, y: Floats) -> float:
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
+@inner
 def _unit(matrix: Floats) -> None:
     """The factor of the identity, where there is none."""
-    matrix[:] = 0.0
-    for j in range(len(matrix)):
-        matrix[j, j] = 1.0
+    for i in range(len(matrix)):
+        for j in range(len(matrix)):
+            matrix[i, j] = 1.0 if i == j else 0.0
 
 
 @inner
@@ -91,11 +103,11 @@ def solve_kkt(
         _unit(matrix)
     _forward(matrix, z)
     for i in range(p):
-        half[i] = jacobian[i]
+        copy(half[i], jacobian[i])
         _forward(matrix, half[i])
         for j in range(i + 1):
-            complement[i, j] = np.dot(half[i], half[j])
-        t[i] = np.dot(half[i], z) - t[i]
+            complement[i, j] = _dot(half[i], half[j])
+        t[i] = _dot(half[i], z) - t[i]
     if p and _cholesky(complement) < 0:
         good = False
         _unit(complement)
@@ -106,7 +118,7 @@ def solve_kkt(
             z[a] -= half[i, a] * t[i]
     _backward(matrix, z)
     for i in range(p, len(t)):
-        t[i] = forces[i] * (np.dot(jacobian[i], z) - t[i])
+        t[i] = forces[i] * (_dot(jacobian[i], z) - t[i])
     return good, room
 
 
@@ -121,20 +133,27 @@ class Room(NamedTuple):
     factor: Floats  # (m, m)
     half: Floats  # (k, m)
     complement: Floats  # (k, k)
+    of_unknowns: Floats  # (3, m)
+    of_rows: Floats  # (3, k)
+
+
+def room_size(m: int, k: int) -> int:
+    """How many numbers the room takes for a system of this size."""
+    return 2 * m * m + 2 * k * m + k * k + 4 * m + 5 * k
 
 
 @inner
-def room_for(m: int, k: int) -> Room:
-    """For a system of this size."""
+def room_in(numbers: Floats, m: int, k: int) -> Room:
+    """The room, in a buffer of so many numbers."""
+    hessian, n = cut(numbers, 0, m, m)
+    jacobian, n = cut(numbers, n, k, m)
+    factor, n = cut(numbers, n, m, m)
+    half, n = cut(numbers, n, k, m)
+    complement, n = cut(numbers, n, k, k)
+    of_unknowns, n = cut(numbers, n, 4, m)
+    of_rows, n = cut(numbers, n, 5, k)
     return Room(
-        np.empty((m, m)),
-        np.empty((k, m)),
-        np.empty(k),
-        np.empty(m),
-        np.empty(k),
-        np.empty((m, m)),
-        np.empty((k, m)),
-        np.empty((k, k)),
+        hessian, jacobian, of_rows[0], of_unknowns[0], of_rows[1], factor, half, complement, of_unknowns[1:], of_rows[2:]
     )
 
 
@@ -181,7 +200,7 @@ def _factorise_active(room: Room, count: int) -> bool:
             half[i, a] = rows[i, a]
         _forward(factor, half[i])
         for j in range(i + 1):
-            complement[i, j] = np.dot(half[i], half[j])
+            complement[i, j] = _dot(half[i], half[j])
     return bool(_cholesky(complement[:count, :count]) > DIGITS)
 
 
@@ -194,7 +213,7 @@ def _solve_active(room: Room, count: int, z: Floats, s: Floats) -> None:
             z[a] += room.jacobian[i, a] * s[i]
     _forward(room.factor, z)
     for i in range(count):
-        s[i] = np.dot(room.half[i], z) - s[i]
+        s[i] = _dot(room.half[i], z) - s[i]
     small = room.complement[:count, :count]
     _forward(small, s[:count])
     _backward(small, s[:count])
@@ -208,7 +227,8 @@ def _solve_active(room: Room, count: int, z: Floats, s: Floats) -> None:
 def solve_active(room: Room) -> bool:
     """The system of the active constraints, as DenseLayout solves it; whether it is to be trusted, else it is zero."""
     m, k = room.half.shape[1], len(room.active)
-    unit, length, z, s, more_z, more_s = np.empty(m), np.empty(k), np.empty(m), np.empty(k), np.empty(m), np.empty(k)
+    unit, z, more_z = room.of_unknowns[0], room.of_unknowns[1], room.of_unknowns[2]
+    length, s, more_s = room.of_rows[0], room.of_rows[1], room.of_rows[2]
     count = _scaled(room, unit, length)
     trusted: bool = _factorise_active(room, count)
     if trusted:
@@ -219,13 +239,15 @@ def solve_active(room: Room) -> bool:
             if room.active[i] != 0:
                 room.s[place] = room.s[i] * length[place]
                 place += 1
-        z[:], s[:] = room.z, room.s
+        copy(z, room.z)
+        copy(s, room.s)
         _solve_active(room, count, z, s)
-        more_z[:], more_s[:] = room.z, room.s
+        copy(more_z, room.z)
+        copy(more_s, room.s)
         for a in range(m):
-            more_z[a] -= np.dot(room.hessian[a], z)
+            more_z[a] -= _dot(room.hessian[a], z)
         for i in range(count):
-            more_s[i] -= np.dot(room.jacobian[i], z)
+            more_s[i] -= _dot(room.jacobian[i], z)
             for a in range(m):
                 more_z[a] -= room.jacobian[i, a] * s[i]
         _solve_active(room, count, more_z, more_s)
@@ -256,13 +278,19 @@ def solve_all_active(
     t: Floats,  # (batch, k)
     found: Floats,  # (batch, m + k)
     trusted: NDArray[np.bool_],  # (batch,)
+    numbers: Floats,  # room for one of them
 ) -> None:
     """The systems of a batch."""
     m, k = r.shape[1], t.shape[1]
-    room = room_for(m, k)
+    room = room_in(numbers, m, k)
     for n in range(len(r)):
-        room.hessian[:], room.jacobian[:], room.z[:], room.s[:] = hessian[n], jacobian[n], r[n], t[n]
+        for a in range(m):
+            copy(room.hessian[a], hessian[n, a])
+        copy(room.z, r[n])
+        copy(room.s, t[n])
         for i in range(k):
+            copy(room.jacobian[i], jacobian[n, i])
             room.active[i] = 1.0 if active[n, i] else 0.0
         trusted[n] = solve_active(room)
-        found[n, :m], found[n, m:] = room.z, room.s
+        copy(found[n], room.z)
+        copy(found[n, m:], room.s)

@@ -21,6 +21,7 @@ KERNELS = ("linear/**/*.py", "recording/tape/*.py", "solvers/newton_*.py")  # wh
 
 Floats = NDArray[np.float64]
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+BORROWED: dict[str, Any] = {"_nrt": False}  # arrays are not counted: two locks of the bus for each use of one
 
 
 def _tell_of_compiling() -> None:
@@ -77,18 +78,26 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing."""
+    """The function as machine code, made at its first call and kept on disk; as it is where Numba is missing.
+
+    It makes no arrays: they are handed in, all of them, and are its caller's.
+    """
+    return _compiled(function, **BORROWED)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """The same for one that makes arrays."""
     return _compiled(function)
 
 
 def inner(function: Callable[..., Any]) -> Any:
-    """The same for a function that other kernels call, and never Python: most of compiling is the way in from there."""
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """Like compiled, for what other kernels call, and never Python: most of compiling is the way in from there."""
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
 
 
 def woven(function: Callable[..., Any]) -> Any:
     """The same for one that becomes part of the kernels that call it, which then know the numbers they call it with."""
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **BORROWED)
 
 
 @inner
@@ -101,3 +110,24 @@ def larger(x: float, y: float) -> float:
 def smaller(x: float, y: float) -> float:
     """The smaller one, or NaN."""
     return y if y < x or y != y else x
+
+
+@inner
+def cut(numbers: Floats, begin: int, rows: int, columns: int) -> tuple[Floats, int]:
+    """A piece of a buffer, as a matrix, and where it ends."""
+    end = begin + rows * columns
+    return numbers[begin:end].reshape(rows, columns), end
+
+
+@inner
+def copy(to: Any, x: Any) -> None:
+    """Write one vector into another."""
+    for i in range(len(x)):
+        to[i] = x[i]
+
+
+@inner
+def copy_pairs(to: Any, x: Any) -> None:
+    """The same for rows of two."""
+    for i in range(len(x)):
+        to[i, 0], to[i, 1] = x[i, 0], x[i, 1]

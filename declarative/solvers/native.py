@@ -15,6 +15,7 @@ from ..linear.dense_kernel import LARGEST
 from ..linear.machine import INSTALLED
 from ..linear.sparse import SparseLayout
 from ..linear.sparse.layout import SOLVED
+from ..linear.vector import LANES
 from ..problem import Batch
 from .newton_step import Model, Scales, State
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .newton_kernel import Changed, Equations, Here, Places, Step, There, Trial
     from .newton_loop import Functions, Lanes, Memory
 
-LANES = 32  # problems side by side
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
 OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
 OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")
@@ -55,14 +55,15 @@ class Native:
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
-        from .newton_kernel import Changed, Found, Limits, judge, move, prepare
+        from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
         changed = Changed(*_each(np.copy, self.before))
         _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
-        prepare(places, here, within, changed, equations)
-        step = self._solved(equations)
-        move(places, here, within, changed.barrier, equations, step, trial)
+        scratch = scratch_for(here.u.shape[1], here.y.shape[1])
+        prepare(places, here, within, changed, equations, scratch)
+        step = self._solved(equations, scratch)
+        move(places, here, within, changed.barrier, equations, step, trial, scratch)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
@@ -94,7 +95,7 @@ class Native:
             Here(*_each(np.empty_like, few[:15])), Changed(*_each(np.empty_like, few[15:18])), np.empty_like(few[18])
         )
         outputs = np.empty(width * int(functions.program.offsets[-1]))
-        memory, progress = _memory(self.layout, width), Progress(*fates, flags)
+        memory, progress = _memory(self.layout, functions, self.here, width), Progress(*fates, flags)
         iterate(
             self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED
         )
@@ -131,7 +132,7 @@ class Native:
         begins = (ready.begin_of(argument, tensors, len(u)) for argument in (0, 1))
         return Functions(ready.program, np.array(own), shared, *begins)
 
-    def _solved(self, equations: Equations) -> Step:
+    def _solved(self, equations: Equations, scratch: Any) -> Step:
         from .newton_kernel import Step, solve_dense
 
         here = self.here
@@ -139,7 +140,7 @@ class Native:
             step = Step(
                 np.empty_like(here.u), np.empty_like(here.y), np.empty(len(here.u), bool), np.empty(len(here.u))
             )
-            solve_dense(here, equations, step)
+            solve_dense(here, equations, step, scratch)
             return step
         primal, dual, r, t, _ = _each(_tensor, equations)
         jacobian, hessian = (_tensor(x).view(shape) for x, shape in zip(here[3:5], self.shapes, strict=True))
@@ -195,27 +196,21 @@ class Fates(NamedTuple):
     y: Any
 
 
-def _memory(layout: Layout, lanes: int) -> Memory:
-    """For the factors of so many problems; without a plan, if they are dense."""
-    from ..linear.sparse.lanes import Factor, Plan, Work
-    from ..linear.sparse.lanes import Rows as Sides
+def _memory(layout: Layout, functions: Functions, here: Here, lanes: int) -> Memory:
+    """For so many problems side by side."""
+    from ..linear.sparse.lanes import Plan, room_size
+    from ..recording.tape.machine import registers_for
+    from .newton_kernel import scratch_for
     from .newton_loop import Memory
 
-    if isinstance(layout, SparseLayout):
-        plan, symbolic = layout.kkt.plan, layout.kkt.symbolic
-        size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
-    else:
-        plan = Plan.none()
-        size, fill, count = 0, 0, 0
-    floats = [np.empty((rows, lanes)) for rows in (count, size, size, fill, fill, size)]
-    entries, inverse, coupling, lower, below, made = floats
+    plan = layout.kkt.plan if isinstance(layout, SparseLayout) else Plan.none()
     return Memory(
         plan,
-        entries,
-        Factor(inverse, coupling, lower, np.empty((4, lanes), np.int64)),
-        Work(below, made, np.empty(size, np.uint32)),
-        Sides(*np.empty((5, size, lanes))),
-        np.empty(lanes),
+        np.empty(room_size(plan, 1 if lanes == 1 else LANES)),
+        np.empty(len(plan.place), np.uint32),
+        registers_for(functions.program, lanes),
+        scratch_for(here.u.shape[1], here.y.shape[1]),
+        *np.empty((2, lanes), np.int64),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..linear.dense_kernel import solve_kkt
-from ..linear.machine import Floats, compiled, inner, larger, smaller
+from ..linear.machine import Floats, compiled, copy, copy_pairs, cut, inner, larger, smaller
 from .newton_step import (
     BOUNDARY,
     CENTRED,
@@ -147,19 +147,29 @@ def _room(fraction: float, value: float, change: float, length: float) -> float:
     return shorter
 
 
+def scratch_for(m: int, k: int) -> Floats:
+    """A buffer that these passes need."""
+    return np.empty(m * m + k * m + k * k + 3 * m + 3 * k)
+
+
 @compiled
-def solve_dense(here: Here, equations: Equations, step: Step) -> None:
+def solve_dense(here: Here, equations: Equations, step: Step, scratch: Floats) -> None:
     """The step of small dense problems."""
     m, k = here.u.shape[1], here.y.shape[1]
     p = k - here.s.shape[1]
-    matrix, half, complement, forces = np.empty((m, m)), np.empty((p, m)), np.empty((p, p)), np.empty(k)
+    matrix, at = cut(scratch, 0, m, m)
+    half, at = cut(scratch, at, p, m)
+    complement, at = cut(scratch, at, p, p)
+    forces = scratch[at : at + k]
     for n in range(len(here.u)):
         for a in range(m):
             for b in range(a + 1):
                 matrix[a, b] = here.hessian[n, a * m + b]
             matrix[a, a] += equations.primal[n, a]
-        forces[:p], forces[p:] = here.weight[n], 1 / equations.dual[n, p:]
-        step.z[n], step.s[n] = equations.r[n], equations.t[n]
+        for i in range(k):
+            forces[i] = here.weight[n] if i < p else 1 / equations.dual[n, i]
+        copy(step.z[n], equations.r[n])
+        copy(step.s[n], equations.t[n])
         rows = here.jacobian[n].reshape(k, m)
         found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
         step.good[n], step.room[n] = found
@@ -185,7 +195,9 @@ def _measured(
 ) -> Measured:
     s, y = here.s[n], here.y[n]
     p = len(y) - len(s)
-    slope[:], force[:], terms[:] = here.gradient[n], 0.0, 0.0
+    copy(slope, here.gradient[n])
+    force.fill(0.0)
+    terms.fill(0.0)
     for e in range(len(places.rows)):
         i, a = places.rows[e], places.columns[e]
         pull = here.jacobian[n, e] * y[i]
@@ -226,7 +238,7 @@ def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed:
         if barrier >= enough:
             barrier = smaller(larger(smaller(0.2 * barrier, barrier**1.5), lowest), barrier)
     if barrier < before:
-        changed.filter[n] = np.inf
+        changed.filter[n].fill(np.inf)
         changed.stored[n] = 0
         changed.barrier[n] = barrier
     return barrier
@@ -254,10 +266,10 @@ def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, r
 
 
 @inner
-def shift_more(places: Places, here: Here, n: int, to: Equations) -> None:
+def shift_more(places: Places, here: Here, n: int, to: Equations, scratch: Floats) -> None:
     """A larger regularisation of one problem."""
     m = here.u.shape[1]
-    bend, steepest, before = np.empty(m), 0.0, here.shift[n]
+    bend, steepest, before = scratch[:m], 0.0, here.shift[n]
     _diagonal(places, here.hessian[n], bend)
     for a in range(m):
         steepest = larger(steepest, abs(to.r[n, a]))
@@ -285,10 +297,13 @@ def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
 
 
 @compiled
-def prepare(places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations) -> None:
+def prepare(
+    places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations, scratch: Floats
+) -> None:
     """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
     m, k = here.u.shape[1], here.y.shape[1]
-    slope, force, bend, residual, terms = np.empty(m), np.empty(m), np.empty(m), np.empty(k), np.empty(k)
+    slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
+    residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
     for n in range(len(here.u)):
         found = _measured(places, here, n, slope, force, residual, terms)
         barrier = _lower_barrier(here, n, found, limits, changed)
@@ -314,10 +329,17 @@ def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Float
 
 @compiled
 def move(
-    places: Places, here: Here, limits: Limits, barriers: Floats, equations: Equations, step: Step, trial: Trial
+    places: Places,
+    here: Here,
+    limits: Limits,
+    barriers: Floats,
+    equations: Equations,
+    step: Step,
+    trial: Trial,
+    scratch: Floats,
 ) -> None:
     """As far along the step as slacks and multipliers stay positive."""
-    p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], np.empty(here.u.shape[1])
+    p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], scratch[: here.u.shape[1]]
     for n in range(len(here.u)):
         s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
         fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
@@ -365,13 +387,15 @@ def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there
     """The model at the trial point, and slacks that are no smaller than the room there is."""
     scale, p = here.scale[n], here.y.shape[1] - here.s.shape[1]
     there.objective[n] = found.objective[n] * scale
-    there.gradient[n] = found.slope[n]
-    there.hessian[n] = found.hessian[n] * scale
+    copy(there.gradient[n], found.slope[n])
+    for e in range(found.hessian.shape[1]):
+        there.hessian[n, e] = found.hessian[n, e] * scale
     for e in range(len(places.rows)):
         i = places.rows[e]
         there.gradient[n, places.columns[e]] += found.jacobian[n, e] * trial.multipliers[n, i]
         there.jacobian[n, e] = found.jacobian[n, e] * here.rows[n, i]
-    there.gradient[n] *= scale
+    for a in range(there.gradient.shape[1]):
+        there.gradient[n, a] *= scale
     for i in range(here.y.shape[1]):
         value = larger(found.values[n, i], -FARTHEST) * here.rows[n, i]
         there.values[n, i] = value
@@ -404,7 +428,8 @@ def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Tri
         better = theta <= (1 - GAMMA_THETA) * theta_before or change <= -GAMMA_PHI * theta_before
         good = (armijo if by_objective else better) and theta < here.largest[n] and abs(phi) < np.inf
         good = good and _is_free(changed.filter[n], theta, phi)
-        there.filter[n], there.stored[n] = changed.filter[n], changed.stored[n]
+        copy_pairs(there.filter[n], changed.filter[n])
+        there.stored[n] = changed.stored[n]
         if good and not (by_objective and armijo):
             there.filter[n, changed.stored[n] % FILTER, 0] = (1 - GAMMA_THETA) * theta_before
             there.filter[n, changed.stored[n] % FILTER, 1] = phi_before - GAMMA_PHI * theta_before

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.machine import Floats, compiled, inner
-from ..linear.sparse.elimination import factorise, load
-from ..linear.sparse.lanes import Factor, Plan, Work
-from ..linear.sparse.lanes import Rows as Sides
+from ..linear.machine import Floats, compiled, copy, copy_pairs, inner
+from ..linear.sparse.elimination import arrange, factorise
+from ..linear.sparse.lanes import Indices, Plan, Room, room_in
 from ..linear.sparse.substitution import solve
+from ..linear.vector import LANES
 from ..recording.tape.machine import Program, abreast, alone
 from .newton_kernel import (
     Changed,
@@ -102,49 +102,63 @@ def _first(x: Lanes, n: int) -> Lanes:
 def _copy_before(to: Lanes, i: int, x: Lanes, j: int) -> None:
     """What an iteration starts from."""
     a, b = to.here, x.here
-    a.objective[i], a.gradient[i], a.values[i] = b.objective[j], b.gradient[j], b.values[j]
-    a.jacobian[i], a.hessian[i] = b.jacobian[j], b.hessian[j]
-    a.u[i], a.s[i], a.y[i] = b.u[j], b.s[j], b.y[j]
-    a.shift[i], a.weight[i], a.largest[i], a.last[i] = b.shift[j], b.weight[j], b.largest[j], b.last[j]
-    a.start[i], a.scale[i], a.rows[i] = b.start[j], b.scale[j], b.rows[j]
+    a.objective[i] = b.objective[j]
+    copy(a.gradient[i], b.gradient[j])
+    copy(a.values[i], b.values[j])
+    copy(a.jacobian[i], b.jacobian[j])
+    copy(a.hessian[i], b.hessian[j])
+    copy(a.u[i], b.u[j])
+    copy(a.s[i], b.s[j])
+    copy(a.y[i], b.y[j])
+    a.shift[i], a.weight[i], a.largest[i], a.scale[i] = b.shift[j], b.weight[j], b.largest[j], b.scale[j]
+    copy(a.last[i], b.last[j])
+    copy(a.start[i], b.start[j])
+    copy(a.rows[i], b.rows[j])
     to.changed.barrier[i], to.changed.stored[i] = x.changed.barrier[j], x.changed.stored[j]
-    to.changed.filter[i] = x.changed.filter[j]
+    copy_pairs(to.changed.filter[i], x.changed.filter[j])
 
 
 @inner
 def _copy_after(to: Lanes, i: int, x: Lanes, j: int) -> None:
     """What it leads to."""
     a, b = to.trial, x.trial
-    a.u[i], a.s[i], a.y[i], a.solved[i] = b.u[j], b.s[j], b.y[j], b.solved[j]
+    a.solved[i] = b.solved[j]
+    copy(a.u[i], b.u[j])
+    copy(a.s[i], b.s[j])
+    copy(a.y[i], b.y[j])
     c, d = to.there, x.there
-    c.objective[i], c.gradient[i], c.values[i] = d.objective[j], d.gradient[j], d.values[j]
-    c.jacobian[i], c.hessian[i], c.filter[i] = d.jacobian[j], d.hessian[j], d.filter[j]
-    c.stored[i], c.shift[i], c.accepted[i] = d.stored[j], d.shift[j], d.accepted[j]
+    c.objective[i], c.stored[i], c.shift[i], c.accepted[i] = d.objective[j], d.stored[j], d.shift[j], d.accepted[j]
+    copy(c.gradient[i], d.gradient[j])
+    copy(c.values[i], d.values[j])
+    copy(c.jacobian[i], d.jacobian[j])
+    copy(c.hessian[i], d.hessian[j])
+    copy_pairs(c.filter[i], d.filter[j])
     to.step.good[i], to.step.room[i] = x.step.good[j], x.step.room[j]
 
 
 class Memory(NamedTuple):
-    """For the factors of the problems side by side."""
+    """What the iterations need on the way."""
 
-    plan: Plan
-    entries: Floats  # (entries, lanes)
-    factor: Factor
-    work: Work
-    sides: Sides
-    error: Floats  # (lanes,)
+    plan: Plan  # without entries, if problems are dense
+    numbers: Floats  # for the factors of the problems side by side
+    where: Indices  # likewise
+    registers: Floats  # of the functions' program
+    scratch: Floats
+    who: Counts  # which problem is in each lane
+    turns: Counts  # and for how long
 
 
 @inner
-def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, solved: float) -> None:
+def _solve_sparse(plan: Plan, room: Room, here: Here, equations: Equations, step: Step, solved: float) -> None:
     """The step, as the sparse layout makes it."""
-    plan, entries, sides = memory.plan, memory.entries, memory.sides
+    entries, sides = room.entries, room.rows
     m, count = here.u.shape[1], len(here.u)
     begin = 0
-    load(here.hessian, 0, begin, entries)
+    arrange(here.hessian, 0, begin, entries)
     begin += here.hessian.shape[1]
-    load(here.jacobian, 0, begin, entries)
+    arrange(here.jacobian, 0, begin, entries)
     begin += here.jacobian.shape[1]
-    load(equations.primal, 0, begin, entries)
+    arrange(equations.primal, 0, begin, entries)
     begin += m
     lanes = entries.shape[1]
     for b in range(lanes):
@@ -155,11 +169,11 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
             sides.right[plan.place[i], b] = equations.r[n, i]
         for i in range(equations.t.shape[1]):
             sides.right[plan.place[m + i], b] = equations.t[n, i]
-    factorise(plan, entries, memory.factor, memory.work)
-    solve(plan, entries, memory.factor, sides, memory.error)
+    factorise(plan, entries, room.factor, room.work)
+    solve(plan, entries, room.factor, sides, room.error)
     for b in range(count):
-        convex = memory.factor.counts[0, b] + memory.factor.counts[2, b] == m
-        step.good[b] = convex and memory.error[b] <= solved
+        convex = room.factor.counts[0, b] + room.factor.counts[2, b] == m
+        step.good[b] = convex and room.error[b] <= solved
         step.room[b] = 1.0 if convex else 0.0
         for i in range(m):
             step.z[b, i] = sides.x[plan.place[i], b]
@@ -168,38 +182,39 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
 
 
 @inner
-def _shift_sparse(places: Places, memory: Memory, x: Lanes, solved: float) -> None:
+def _shift_sparse(places: Places, plan: Plan, room: Room, x: Lanes, scratch: Floats, solved: float) -> None:
     """Where H is not positive definite along the constraints, a shift that makes it so, and the step with that."""
     for _ in range(SHIFTS):
         more = False
         for n in range(len(x.here.u)):
             if not x.step.room[n] > 0 and x.here.shift[n] < LARGEST_SHIFT:
-                shift_more(places, x.here, n, x.equations)
+                shift_more(places, x.here, n, x.equations, scratch)
                 more = True
         if not more:
             return
-        _solve_sparse(memory, x.here, x.equations, x.step, solved)
+        _solve_sparse(plan, room, x.here, x.equations, x.step, solved)
 
 
 @inner
-def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats) -> Found:
+def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats, registers: Floats) -> Found:
     """Values and derivatives at the trial points."""
-    count, m, k, program = len(trial.u), trial.u.shape[1], trial.y.shape[1], functions.program
-    if functions.at_u >= 0:
-        own[:, functions.at_u : functions.at_u + m] = trial.u
-    if functions.at_multipliers >= 0:
-        own[:, functions.at_multipliers : functions.at_multipliers + k] = trial.multipliers
+    count, program = len(trial.u), functions.program
+    for n in range(count):
+        if functions.at_u >= 0:
+            copy(own[n, functions.at_u :], trial.u[n])
+        if functions.at_multipliers >= 0:
+            copy(own[n, functions.at_multipliers :], trial.multipliers[n])
     if count == 1:
-        alone(program, own, functions.shared, outputs)
+        alone(program, own, functions.shared, outputs, registers)
     else:
-        abreast(program, own, functions.shared, outputs)
-    ends = program.offsets * count
+        abreast(program, own, functions.shared, outputs, registers)
+    at, n = program.offsets, count
     return Found(
-        outputs[: ends[1]],
-        outputs[ends[1] : ends[2]].reshape(count, m),
-        outputs[ends[2] : ends[3]].reshape(count, k),
-        outputs[ends[3] : ends[4]].reshape(count, program.offsets[4] - program.offsets[3]),
-        outputs[ends[4] : ends[5]].reshape(count, program.offsets[5] - program.offsets[4]),
+        outputs[: at[1] * n],
+        outputs[at[1] * n : at[2] * n].reshape(n, at[2] - at[1]),
+        outputs[at[2] * n : at[3] * n].reshape(n, at[3] - at[2]),
+        outputs[at[3] * n : at[4] * n].reshape(n, at[4] - at[3]),
+        outputs[at[4] * n : at[5] * n].reshape(n, at[5] - at[4]),
     )
 
 
@@ -215,17 +230,15 @@ def _is_finite(here: Here, n: int) -> bool:
 @inner
 def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> None:
     """From the trial point."""
-    here.objective[n] = there.objective[n]
-    here.gradient[n] = there.gradient[n]
-    here.values[n] = there.values[n]
-    here.jacobian[n] = there.jacobian[n]
-    here.hessian[n] = there.hessian[n]
-    here.u[n] = trial.u[n]
-    here.s[n] = trial.s[n]
-    here.y[n] = trial.y[n]
-    here.shift[n] = there.shift[n]
-    changed.filter[n] = there.filter[n]
-    changed.stored[n] = there.stored[n]
+    here.objective[n], here.shift[n], changed.stored[n] = there.objective[n], there.shift[n], there.stored[n]
+    copy(here.gradient[n], there.gradient[n])
+    copy(here.values[n], there.values[n])
+    copy(here.jacobian[n], there.jacobian[n])
+    copy(here.hessian[n], there.hessian[n])
+    copy(here.u[n], trial.u[n])
+    copy(here.s[n], trial.s[n])
+    copy(here.y[n], trial.y[n])
+    copy_pairs(changed.filter[n], there.filter[n])
 
 
 @inner
@@ -241,7 +254,8 @@ def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: fl
     progress.flags[2, g], progress.flags[3, g] = accepted, vague
     certain = progress.settled[g] or (factored and not (sure and (vague or progress.doubtful[g])))
     if solved and accepted and certain and _is_finite(x.here, n):
-        progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
+        copy(progress.u[g], x.trial.u[n])
+        copy(progress.y[g], x.trial.y[n])
         progress.running[g], progress.finished[g] = False, True
     return solved or not (factored and accepted and progress.hopeful[g])
 
@@ -265,30 +279,32 @@ def iterate(
 
     To be ``sure``, what may be a saddle point is not solved.
     """
-    size, total = len(lanes.own), len(batch.own)
-    who, turns = np.empty(size, np.int64), np.empty(size, np.int64)
+    size, total, sparse = len(lanes.own), len(batch.own), len(memory.plan.place) > 0
+    who, turns, plan, scratch = memory.who, memory.turns, memory.plan, memory.scratch
+    room = room_in(plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0))
     count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
     while True:
         while count < size and waiting < total:  # lanes are filled
             if progress.running[waiting]:
                 _copy_before(lanes, count, batch, waiting)
-                lanes.own[count] = batch.own[waiting]
+                copy(lanes.own[count], batch.own[waiting])
                 who[count], turns[count] = waiting, 0
                 count += 1
             waiting += 1
         if not count:
             return
         x = _first(lanes, count)
-        prepare(places, x.here, limits, x.changed, x.equations)
-        if len(memory.plan.place):
-            _solve_sparse(memory, x.here, x.equations, x.step, solved)
-            _shift_sparse(places, memory, x, solved)
+        prepare(places, x.here, limits, x.changed, x.equations, scratch)
+        if sparse:
+            _solve_sparse(plan, room, x.here, x.equations, x.step, solved)
+            _shift_sparse(places, plan, room, x, scratch, solved)
             for i in range(count):
                 progress.doubtful[who[i]] = x.here.shift[i] > 0
         else:
-            solve_dense(x.here, x.equations, x.step)
-        move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)
-        judge(places, x.here, _evaluate(functions, x.own, x.trial, outputs), x.changed, x.trial, x.there)
+            solve_dense(x.here, x.equations, x.step, scratch)
+        move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, scratch)
+        found = _evaluate(functions, x.own, x.trial, outputs, memory.registers)
+        judge(places, x.here, found, x.changed, x.trial, x.there)
         n = np.int64(0)
         while n < count:
             g = who[n]
@@ -304,5 +320,5 @@ def iterate(
             if n < count:  # the last one moves here
                 _copy_before(lanes, n, lanes, count)
                 _copy_after(lanes, n, lanes, count)
-                lanes.own[n] = lanes.own[count]
+                copy(lanes.own[n], lanes.own[count])
                 who[n], turns[n] = who[count], turns[count]

@@ -1,4 +1,4 @@
-"""The factorisation compiled by Numba: column by column in the order of elimination, the inner loop over problems.
+"""The factorisation compiled by Numba: column by column in the order of elimination, for problems side by side.
 
 For one group of problems, in the order of elimination:
 
@@ -15,12 +15,13 @@ import math
 import numpy as np
 
 from ..machine import Floats, inner, woven
+from ..vector import LANES, load, size_of, store
 from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
 
 
 @inner
-def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
+def arrange(part: Floats, group: int, begin: int, entries: Floats) -> None:
     """Entries of K, from values (batch, ...) of the batch; lanes to spare repeat the last problem."""
     lanes = entries.shape[1]
     for b in range(lanes):
@@ -32,16 +33,16 @@ def load(part: Floats, group: int, begin: int, entries: Floats) -> None:
 @inner
 def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
     """L and D^-1 of one group, from the entries of K (entries, lanes)."""
-    lanes = entries.shape[1]
-    if lanes == 1:  # which the compiler then knows: loops over one lane cost more than what they do
+    if entries.shape[1] == 1:
         _factorise(plan, entries, factor, work, 1)
     else:
-        _factorise(plan, entries, factor, work, lanes)
+        _factorise(plan, entries, factor, work, LANES)
 
 
 @woven
 def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     _spread(plan, entries, factor, work, lanes)
+    lower, below = factor.lower, work.below
     j = np.int64(0)  # of one type throughout: zero by itself has its own, for which all would be compiled again
     while j < len(plan.pair):
         begin, end = plan.starts[j], plan.starts[j + 1]
@@ -50,19 +51,23 @@ def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: i
             _update(plan, j + 1, j, factor, work, lanes)
             _invert_two(plan, j, factor, work, lanes)
             beside = end - begin - 1  # from an entry of the first column to that of the second
+            one, two, both = (
+                load(factor.inverse, j, lanes),
+                load(factor.inverse, j + 1, lanes),
+                load(factor.coupling, j, lanes),
+            )
             for b in range(lanes):
-                factor.lower[begin, b] = 0.0  # what connects the halves belongs to D
+                lower[begin, b] = 0.0  # what connects the halves belongs to D
             for p in range(begin + 1, end):
-                for b in range(lanes):
-                    x, y, a = work.below[p, b], work.below[p + beside, b], factor.coupling[j, b]
-                    factor.lower[p, b] = x * factor.inverse[j, b] + y * a
-                    factor.lower[p + beside, b] = x * a + y * factor.inverse[j + 1, b]
+                x, y = load(below, p, lanes), load(below, p + beside, lanes)
+                store(lower, p, x * one + y * both, lanes)
+                store(lower, p + beside, x * both + y * two, lanes)
             j += 2
         else:
             _invert_one(plan, j, factor, work, lanes)
+            inverse = load(factor.inverse, j, lanes)
             for p in range(begin, end):
-                for b in range(lanes):
-                    factor.lower[p, b] = work.below[p, b] * factor.inverse[j, b]
+                store(lower, p, load(below, p, lanes) * inverse, lanes)
             j += 1
 
 
@@ -74,35 +79,34 @@ def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int)
     factor.counts.fill(0)
     work.below.fill(0.0)
     for e in range(len(plan.slots)):
-        slot = plan.slots[e]
+        slot, entry = np.int64(plan.slots[e]), load(entries, e, lanes)
         if slot < size:
-            for b in range(lanes):
-                factor.inverse[slot, b] += entries[e, b]
+            store(factor.inverse, slot, load(factor.inverse, slot, lanes) + entry, lanes)
         else:
-            for b in range(lanes):
-                work.below[slot - size, b] += entries[e, b]
+            store(work.below, slot - size, load(work.below, slot - size, lanes) + entry, lanes)
 
 
 @woven
 def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work, lanes: int) -> None:
     """Column c of W, from the columns before ``last``."""
+    lower, below, rows, where = factor.lower, work.below, plan.rows, work.where
     for p in range(plan.starts[c], plan.starts[c + 1]):
-        work.where[plan.rows[p]] = p
-    for b in range(lanes):
-        work.made[c, b] = abs(factor.inverse[c, b])
+        where[rows[p]] = p
+    pivot = load(factor.inverse, c, lanes)
+    made = size_of(pivot)
     for r in range(plan.row_starts[c], plan.row_starts[c + 1]):
         q = plan.by_row[r]
         k = plan.columns[q]
         if k >= last:
             break
-        for b in range(lanes):
-            change = factor.lower[q, b] * work.below[q, b]
-            factor.inverse[c, b] -= change
-            work.made[c, b] += abs(change)
+        weight = load(below, q, lanes)
+        change = load(lower, q, lanes) * weight
+        pivot, made = pivot - change, made + size_of(change)
         for p in range(q + 1, plan.starts[k + 1]):
-            t = work.where[plan.rows[p]]
-            for b in range(lanes):
-                work.below[t, b] -= factor.lower[p, b] * work.below[q, b]
+            t = where[rows[p]]
+            store(below, t, load(below, t, lanes) - load(lower, p, lanes) * weight, lanes)
+    store(factor.inverse, c, pivot, lanes)
+    store(work.made, c, made, lanes)
 
 
 @woven

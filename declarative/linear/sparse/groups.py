@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ..machine import Floats, compiled, inner
-from .elimination import factorise, load
+from ..vector import LANES
+from .elimination import arrange, factorise
 from .lanes import Factor, Parts, Plan, Rows, Work
-from .substitution import load_right, solve, store
+from .substitution import load_right, solve, store_solution
 from .symbolic import Symbolic
-
-LANES = 32  # problems of a group at most: more would not fit into the processor's memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +33,17 @@ class Groups:
 
     def counts(self) -> Tensor:  # (batch, 4)
         """How many pivots are above and below zero, and how many were replaced by one above or below."""
-        return torch.from_numpy(self.factors.counts).transpose(1, 2).flatten(0, 1)[: self.batch]
+        return torch.from_numpy(self.factors.counts).transpose(1, 2).flatten(0, 1)[: self.batch].to(torch.int64)
 
     def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
         """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
         size = right.shape[1]
         groups, _, lanes = self.entries.shape
-        buffer = self.memory.take(5 * size * lanes)
-        rows = Rows(*buffer[: 5 * size * lanes].reshape(5, size, lanes))
+        buffer = self.memory.take((5 * size + 3) * lanes)
+        cut = _Cut(buffer, lanes)
+        rows, error = Rows(*(cut(size) for _ in range(5)), cut(2)), cut(1)[0]
         found, errors = torch.empty_like(right), np.zeros((groups, lanes))
-        _solve_all(self.plan, self.entries, self.factors, rows, right.numpy(), found.numpy(), errors)
+        _solve_all(self.plan, self.entries, self.factors, rows, right.numpy(), found.numpy(), error, errors)
         self.memory.give_back(buffer)
         return found, torch.from_numpy(errors).flatten()[: self.batch]
 
@@ -70,16 +70,16 @@ class Memory:
 def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tuple[Tensor, ...]) -> Groups:
     """Factor K, from the values (batch, ...) of H, A and its diagonal, all in double precision on the CPU."""
     batch = len(parts[0])
-    groups = max(-(-batch // LANES), 1)
-    lanes = -(-batch // groups)
+    lanes = 1 if batch == 1 else LANES
+    groups = max(-(-batch // lanes), 1)
     size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
-    buffer = memory.take(lanes * (groups * (count + 2 * size + fill) + fill + size))
+    buffer = memory.take(lanes * (groups * (count + 2 * size + fill + 4) + fill + size))
     cut = _Cut(buffer, lanes)
     work = Work(cut(fill), cut(size), np.empty(size, np.uint32))
-    entries, inverse, coupling, lower = (
-        cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill)
+    entries, *parts_of_factor = (
+        cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill, 4)
     )
-    factors = Factor(inverse, coupling, lower, np.empty((groups, 4, lanes), np.int64))
+    factors = Factor(*parts_of_factor)
     _factorise_all(plan, Parts(*(part.contiguous().numpy() for part in parts)), entries, factors, work)
     result = Groups(plan, memory, batch, entries, factors)
     weakref.finalize(result, memory.give_back, buffer).atexit = False
@@ -107,22 +107,21 @@ def _factorise_all(plan: Plan, parts: Parts, entries: Floats, factors: Factor, w
     for group in range(len(entries)):
         begin = 0
         for part in parts:
-            load(part, group, begin, entries[group])
+            arrange(part, group, begin, entries[group])
             begin += part.shape[1]
         factorise(plan, entries[group], _group(factors, group), work)
 
 
 @compiled
 def _solve_all(
-    plan: Plan, entries: Floats, factors: Factor, rows: Rows, right: Floats, found: Floats, errors: Floats
+    plan: Plan, entries: Floats, factors: Factor, rows: Rows, right: Floats, found: Floats, error: Floats, errors: Floats
 ) -> None:
     """For each of the right-hand sides (batch, size, count); errors are the largest of these, (groups, lanes)."""
-    error = np.empty(errors.shape[1])
     for group in range(len(entries)):
         factor = _group(factors, group)
         for i in range(right.shape[2]):
             load_right(right, i, plan.place, group, rows.right)
             solve(plan, entries[group], factor, rows, error)
-            store(rows.x, plan.place, group, i, found)
+            store_solution(rows.x, plan.place, group, i, found)
             for b in range(len(error)):
                 errors[group, b] = max(errors[group, b], error[b])

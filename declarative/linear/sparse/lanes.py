@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Floats
+from ..machine import Floats, cut, inner
 from .symbolic import Symbolic
 
 Indices = NDArray[np.uint32]  # which cannot be negative: compiled code does not look
@@ -75,7 +75,7 @@ class Factor(NamedTuple):
     inverse: Floats  # the diagonal of D^-1, (size, lanes)
     coupling: Floats  # of its blocks, beside the diagonal, (size, lanes)
     lower: Floats  # L, (fill, lanes)
-    counts: NDArray[np.int64]  # pivots above and below zero, and those replaced by one above or below, (4, lanes)
+    counts: Floats  # pivots above and below zero, and those replaced by one above or below, (4, lanes)
 
 
 class Work(NamedTuple):
@@ -87,10 +87,52 @@ class Work(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Right-hand sides, solutions, and what is needed on the way; all (size, lanes)."""
+    """Right-hand sides, solutions, and what is needed on the way; (size, lanes) unless said."""
 
     right: Floats
     x: Floats
     residual: Floats
     total: Floats
     trial: Floats
+    most: Floats  # (2, lanes)
+
+
+class Room(NamedTuple):
+    """For one group of problems: their matrices, factors and solutions."""
+
+    entries: Floats  # of K, (entries, lanes)
+    factor: Factor
+    work: Work
+    rows: Rows
+    error: Floats  # (lanes,)
+
+
+def room_size(plan: Plan, lanes: int) -> int:
+    """How many numbers that takes."""
+    return lanes * (len(plan.slots) + 8 * len(plan.place) + 2 * len(plan.rows) + 7)
+
+
+@inner
+def room_in(plan: Plan, numbers: Floats, where: Indices, lanes: int) -> Room:
+    """The room, in a buffer of so many numbers and another of the size of K."""
+    size, fill = len(plan.place), len(plan.rows)
+    entries, n = cut(numbers, 0, len(plan.slots), lanes)
+    inverse, n = cut(numbers, n, size, lanes)
+    coupling, n = cut(numbers, n, size, lanes)
+    lower, n = cut(numbers, n, fill, lanes)
+    counts, n = cut(numbers, n, 4, lanes)
+    below, n = cut(numbers, n, fill, lanes)
+    made, n = cut(numbers, n, size, lanes)
+    right, n = cut(numbers, n, size, lanes)
+    x, n = cut(numbers, n, size, lanes)
+    residual, n = cut(numbers, n, size, lanes)
+    total, n = cut(numbers, n, size, lanes)
+    trial, n = cut(numbers, n, size, lanes)
+    most, n = cut(numbers, n, 2, lanes)
+    return Room(
+        entries,
+        Factor(inverse, coupling, lower, counts),
+        Work(below, made, where),
+        Rows(right, x, residual, total, trial, most),
+        numbers[n : n + lanes],
+    )

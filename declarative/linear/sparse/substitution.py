@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..machine import Floats, inner, woven
+from ..vector import LANES, broad, load, size_of, store, where_less
 from .lanes import Factor, Indices, Plan, Rows
 from .pivots import CORRECTIONS, FADED, GOAL, SMALLEST
 
@@ -20,7 +23,7 @@ def load_right(right: Floats, count: int, place: Indices, group: int, ordered: F
 
 
 @inner
-def store(x: Floats, place: Indices, group: int, count: int, found: Floats) -> None:
+def store_solution(x: Floats, place: Indices, group: int, count: int, found: Floats) -> None:
     """One of the solutions (batch, size, counts)."""
     lanes = x.shape[1]
     for b in range(min(lanes, found.shape[0] - group * lanes)):
@@ -29,124 +32,120 @@ def store(x: Floats, place: Indices, group: int, count: int, found: Floats) -> N
 
 
 @woven
-def substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
+def _substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
     """x = K^-1 x, (size, lanes)."""
-    size = len(x)
+    size, starts, rows, lower = len(x), plan.starts, plan.rows, factor.lower
     for j in range(size):
-        for p in range(plan.starts[j], plan.starts[j + 1]):
-            i = plan.rows[p]
-            for b in range(lanes):
-                x[i, b] -= factor.lower[p, b] * x[j, b]
+        one = load(x, j, lanes)
+        for p in range(starts[j], starts[j + 1]):
+            i = rows[p]
+            store(x, i, load(x, i, lanes) - load(lower, p, lanes) * one, lanes)
     for j in range(size):
         if plan.pair[j]:
-            for b in range(lanes):
-                one, two, a = x[j, b], x[j + 1, b], factor.coupling[j, b]
-                x[j, b] = factor.inverse[j, b] * one + a * two
-                x[j + 1, b] = a * one + factor.inverse[j + 1, b] * two
+            one, two, a = load(x, j, lanes), load(x, j + 1, lanes), load(factor.coupling, j, lanes)
+            store(x, j, load(factor.inverse, j, lanes) * one + a * two, lanes)
+            store(x, j + 1, a * one + load(factor.inverse, j + 1, lanes) * two, lanes)
         elif j == 0 or not plan.pair[j - 1]:
-            for b in range(lanes):
-                x[j, b] *= factor.inverse[j, b]
+            store(x, j, load(x, j, lanes) * load(factor.inverse, j, lanes), lanes)
     for j in range(size - 1, -1, -1):
-        for p in range(plan.starts[j], plan.starts[j + 1]):
-            i = plan.rows[p]
-            for b in range(lanes):
-                x[j, b] -= factor.lower[p, b] * x[i, b]
+        one = load(x, j, lanes)
+        for p in range(starts[j], starts[j + 1]):
+            one = one - load(lower, p, lanes) * load(x, rows[p], lanes)
+        store(x, j, one, lanes)
 
 
 @woven
-def subtract_product(plan: Plan, entries: Floats, rows: Rows, lanes: int) -> None:
-    """Subtract K x from the residual, and add |K| |x| to the total, for the x on trial."""
+def _try(plan: Plan, entries: Floats, rows: Rows, lanes: int) -> None:
+    """The solution that the residual, substituted, leads to: its own residual, and the size of the terms of that."""
     x, residual, total = rows.trial, rows.residual, rows.total
+    for i in range(len(x)):
+        right = load(rows.right, i, lanes)
+        store(x, i, load(rows.x, i, lanes) + load(residual, i, lanes), lanes)
+        store(residual, i, right, lanes)
+        store(total, i, size_of(right), lanes)
     for e in range(len(plan.slots)):
-        i, j = plan.first[e], plan.second[e]
-        for b in range(lanes):
-            residual[i, b] -= entries[e, b] * x[j, b]
-            total[i, b] += abs(entries[e, b] * x[j, b])
+        i, j, entry = plan.first[e], plan.second[e], load(entries, e, lanes)
+        term = entry * load(x, j, lanes)
+        store(residual, i, load(residual, i, lanes) - term, lanes)
+        store(total, i, load(total, i, lanes) + size_of(term), lanes)
         if i != j:
-            for b in range(lanes):
-                residual[j, b] -= entries[e, b] * x[i, b]
-                total[j, b] += abs(entries[e, b] * x[i, b])
+            term = entry * load(x, i, lanes)
+            store(residual, j, load(residual, j, lanes) - term, lanes)
+            store(total, j, load(total, j, lanes) + size_of(term), lanes)
 
 
 @woven
-def measure(plan: Plan, rows: Rows, most: Floats, error: Floats, lanes: int) -> None:
-    """The largest residual relative to the largest total, of unknowns or constraints, whichever is more; (lanes,).
+def _larger(a: Any, b: Any) -> Any:
+    return where_less(a, b, b, a)
 
-    A total that falls from one correction to the next counts as no less than a part of the ``most`` that it was, (2,
-    lanes): where a solution is zero, it would be rounding errors.
+
+@woven
+def _measured(plan: Plan, rows: Rows, lanes: int) -> Any:
+    """The largest residual relative to the largest total, of unknowns or constraints, whichever is more.
+
+    A total that falls from one correction to the next counts as no less than a part of the most that it was: where a
+    solution is zero, it would be rounding errors.
     """
-    size = len(rows.residual)
-    left, total, broken = np.zeros((2, lanes)), np.full((2, lanes), SMALLEST), np.zeros(lanes)
-    for i in range(size):
-        kind = 1 if plan.is_constraint[i] else 0
-        for b in range(lanes):
-            left[kind, b] = max(left[kind, b], abs(rows.residual[i, b]))
-            total[kind, b] = max(total[kind, b], rows.total[i, b])
-            broken[b] += 0.0 * rows.residual[i, b]
-    for b in range(lanes):
-        for kind in range(2):
-            most[kind, b] = max(most[kind, b], total[kind, b])
-            total[kind, b] = max(total[kind, b], FADED * most[kind, b])
-        error[b] = max(left[0, b] / total[0, b], left[1, b] / total[1, b])
-        if broken[b] != 0.0:  # not a number, which comparisons pass over
-            error[b] = np.inf
+    zero, least, never = broad(0.0, lanes), broad(SMALLEST, lanes), broad(np.inf, lanes)
+    left, left_of_constraints, broken = zero, zero, zero
+    total, total_of_constraints = least, least
+    for i in range(len(rows.residual)):
+        residual = load(rows.residual, i, lanes)
+        broken = broken + zero * residual
+        if plan.is_constraint[i]:
+            left_of_constraints = _larger(left_of_constraints, size_of(residual))
+            total_of_constraints = _larger(total_of_constraints, load(rows.total, i, lanes))
+        else:
+            left, total = _larger(left, size_of(residual)), _larger(total, load(rows.total, i, lanes))
+    faded = broad(FADED, lanes)
+    most, most_of_constraints = (
+        _larger(load(rows.most, 0, lanes), total),
+        _larger(load(rows.most, 1, lanes), total_of_constraints),
+    )
+    store(rows.most, 0, most, lanes)
+    store(rows.most, 1, most_of_constraints, lanes)
+    error = _larger(
+        left / _larger(total, faded * most),
+        left_of_constraints / _larger(total_of_constraints, faded * most_of_constraints),
+    )
+    # Where something is not a number, which comparisons pass over, neither is the sum of zeros.
+    return where_less(size_of(broken), broad(1.0, lanes), error, never)
 
 
 @woven
-def begin(rows: Rows, error: Floats, lanes: int) -> None:
-    """The first residual is the right-hand side."""
-    size = len(rows.right)
-    for i in range(size):
-        for b in range(lanes):
-            rows.residual[i, b] = rows.right[i, b]
-            rows.x[i, b] = 0.0
-    for b in range(lanes):
-        error[b] = np.inf
-
-
-@woven
-def correct(rows: Rows, lanes: int) -> None:
-    """Try the solution that the residual, substituted, leads to; its own residual is to come."""
-    size = len(rows.right)
-    for i in range(size):
-        for b in range(lanes):
-            rows.trial[i, b] = rows.x[i, b] + rows.residual[i, b]
-            rows.residual[i, b] = rows.right[i, b]
-            rows.total[i, b] = abs(rows.right[i, b])
-
-
-@woven
-def accept(rows: Rows, now: Floats, error: Floats, lanes: int) -> bool:
+def _accept(rows: Rows, now: Any, error: Floats, lanes: int) -> bool:
     """Keep what is better, and say whether it is worth going on."""
-    size = len(rows.right)
-    for i in range(size):
-        for b in range(lanes):
-            rows.x[i, b] = rows.trial[i, b] if now[b] < error[b] else rows.x[i, b]
+    before = load(error, 0, lanes)
+    for i in range(len(rows.x)):
+        store(rows.x, i, where_less(now, before, load(rows.trial, i, lanes), load(rows.x, i, lanes)), lanes)
+    one, none = broad(1.0, lanes), broad(0.0, lanes)
+    worth = where_less(now, broad(0.5, lanes) * before, where_less(broad(GOAL, lanes), now, one, none), none)
+    store(error, 0, worth, lanes)
     going = False
     for b in range(lanes):
-        going = going or GOAL < now[b] < 0.5 * error[b]
-        error[b] = min(now[b], error[b])
+        going = going or error[b] > 0
+    store(error, 0, where_less(now, before, now, before), lanes)
     return going
 
 
 @inner
 def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
-    lanes = len(error)
-    if lanes == 1:  # which the compiler then knows
+    if entries.shape[1] == 1:
         _solve(plan, entries, factor, rows, error, 1)
     else:
-        _solve(plan, entries, factor, rows, error, lanes)
+        _solve(plan, entries, factor, rows, error, LANES)
 
 
 @woven
 def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, lanes: int) -> None:
-    now, most = np.empty(lanes), np.zeros((2, lanes))
-    begin(rows, error, lanes)
+    for i in range(len(rows.right)):
+        store(rows.residual, i, load(rows.right, i, lanes), lanes)
+        store(rows.x, i, broad(0.0, lanes), lanes)
+    rows.most.fill(0.0)
+    error.fill(np.inf)
     for _ in range(CORRECTIONS + 1):
-        substitute(plan, factor, rows.residual, lanes)
-        correct(rows, lanes)
-        subtract_product(plan, entries, rows, lanes)
-        measure(plan, rows, most, now, lanes)
-        if not accept(rows, now, error, lanes):
+        _substitute(plan, factor, rows.residual, lanes)
+        _try(plan, entries, rows, lanes)
+        if not _accept(rows, _measured(plan, rows, lanes), error, lanes):
             break

@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats, compiled, inner, woven
-from .systems import Systems, memory_for, solve_in_registers
+from ...linear.machine import Floats, allocating, compiled, inner, woven
+from ...linear.sparse.lanes import Indices
+from ...linear.vector import LANES, load, store
+from .systems import Systems, memory_in, room_for, solve_in_registers
 
 Registers = NDArray[np.int64]
-LANES = 8  # problems side by side: two registers of the processor for each of the tape's
 
 (
     ADD, SUB, MUL, DIV, NEG, MAXIMUM, MINIMUM, POW, ATAN2, WHERE,
@@ -132,7 +133,7 @@ def _allocate(operands: Registers, last: Registers, results: Registers, place: R
     return used
 
 
-allocate = compiled(_allocate)
+allocate = allocating(_allocate)
 binary, unary = inner(_binary), inner(_unary)
 
 
@@ -145,19 +146,13 @@ def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> 
         kind, end = kinds[n], ends[n]
         if kind == ADD:
             for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = r[a + j] + r[b + j]
+                store(r, D[i], load(r, A[i], lanes) + load(r, B[i], lanes), lanes)
         elif kind == MUL:
             for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = r[a + j] * r[b + j]
+                store(r, D[i], load(r, A[i], lanes) * load(r, B[i], lanes), lanes)
         elif kind == SUB:
             for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = r[a + j] - r[b + j]
+                store(r, D[i], load(r, A[i], lanes) - load(r, B[i], lanes), lanes)
         elif kind == NEG:
             for i in range(k, end):
                 a, d = A[i] * lanes, D[i] * lanes
@@ -165,9 +160,7 @@ def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> 
                     r[d + j] = -r[a + j]
         elif kind == DIV:
             for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = r[a + j] / r[b + j]
+                store(r, D[i], load(r, A[i], lanes) / load(r, B[i], lanes), lanes)
         elif kind == WHERE:
             for i in range(k, end):
                 a, b, c, d = A[i] * lanes, B[i] * lanes, C[i] * lanes, D[i] * lanes
@@ -295,9 +288,8 @@ def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats,
 
 
 @woven
-def _run(program: Program, own: Floats, shared: Floats, outputs: Floats, lanes: int) -> None:
+def _run(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats, lanes: int) -> None:
     """For so many problems side by side, a number that the compiler knows."""
-    r = np.empty(program.size * lanes)
     _load_all(program, shared, r, lanes)
     for begin in range(0, len(own), lanes):
         _load(program, own, begin, r, lanes)
@@ -310,10 +302,18 @@ def _run(program: Program, own: Floats, shared: Floats, outputs: Floats, lanes: 
 
 @woven
 def _run_with_systems(
-    program: Program, systems: Systems, own: Floats, shared: Floats, outputs: Floats, lanes: int
+    program: Program,
+    systems: Systems,
+    own: Floats,
+    shared: Floats,
+    outputs: Floats,
+    r: Floats,
+    numbers: Floats,
+    where: Indices,
+    lanes: int,
 ) -> None:
     """The same for a program that solves systems."""
-    r, memory = np.empty(program.size * lanes), memory_for(systems, np.int64(lanes))
+    memory = memory_in(systems, numbers, where, np.int64(lanes))
     _load_all(program, shared, r, lanes)
     for begin in range(0, len(own), lanes):
         _load(program, own, begin, r, lanes)
@@ -330,7 +330,8 @@ def _run_with_systems(
             if last < len(program.kinds):
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
-                solve_in_registers(systems, memory, r, program.a[begins:middle], program.d[middle:end])
+                reads, writes = program.a[begins:middle], program.d[middle:end]
+                solve_in_registers(systems, memory, r, reads, writes, np.int64(lanes))
                 first += 2
         _store(program, r, len(own), begin, outputs, lanes)
 
@@ -348,27 +349,50 @@ def perform_abreast(program: Program, r: Floats, first: int, last: int) -> None:
 
 
 @compiled
-def alone(program: Program, own: Floats, shared: Floats, outputs: Floats) -> None:
+def alone(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
     """A program without systems, for one problem."""
-    _run(program, own, shared, outputs, 1)
+    _run(program, own, shared, outputs, r, 1)
 
 
 @compiled
-def abreast(program: Program, own: Floats, shared: Floats, outputs: Floats) -> None:
+def abreast(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
     """A program without systems, for several problems."""
-    _run(program, own, shared, outputs, LANES)
+    _run(program, own, shared, outputs, r, LANES)
 
 
 @compiled
-def alone_with_systems(program: Program, systems: Systems, own: Floats, shared: Floats, outputs: Floats) -> None:
+def alone_with_systems(
+    program: Program,
+    systems: Systems,
+    own: Floats,
+    shared: Floats,
+    outputs: Floats,
+    r: Floats,
+    numbers: Floats,
+    where: Indices,
+) -> None:
     """A program with systems, for one problem."""
-    _run_with_systems(program, systems, own, shared, outputs, 1)
+    _run_with_systems(program, systems, own, shared, outputs, r, numbers, where, 1)
 
 
 @compiled
-def abreast_with_systems(program: Program, systems: Systems, own: Floats, shared: Floats, outputs: Floats) -> None:
+def abreast_with_systems(
+    program: Program,
+    systems: Systems,
+    own: Floats,
+    shared: Floats,
+    outputs: Floats,
+    r: Floats,
+    numbers: Floats,
+    where: Indices,
+) -> None:
     """A program with systems, for several problems."""
-    _run_with_systems(program, systems, own, shared, outputs, LANES)
+    _run_with_systems(program, systems, own, shared, outputs, r, numbers, where, LANES)
+
+
+def registers_for(program: Program, count: int) -> Floats:
+    """Those that so many problems need."""
+    return np.empty(program.size * (1 if count == 1 else LANES))
 
 
 def execute(program: Program, systems: Systems | None, own: Floats, shared: Floats, outputs: Floats) -> None:
@@ -381,7 +405,11 @@ def execute(program: Program, systems: Systems | None, own: Floats, shared: Floa
         shared: those of all, (entries,).
         outputs: where to write: one output after the other, each (batch, entries), flat.
     """
+    r = registers_for(program, len(own))
     if systems is None:
-        (alone if len(own) == 1 else abreast)(program, own, shared, outputs)
+        (alone if len(own) == 1 else abreast)(program, own, shared, outputs, r)
     else:
-        (alone_with_systems if len(own) == 1 else abreast_with_systems)(program, systems, own, shared, outputs)
+        room = room_for(systems, 1 if len(own) == 1 else LANES)
+        (alone_with_systems if len(own) == 1 else abreast_with_systems)(
+            program, systems, own, shared, outputs, r, *room
+        )

@@ -7,11 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.dense_kernel import Room, room_for, solve_active
+from ...linear.dense_kernel import Room as DenseRoom
+from ...linear.dense_kernel import room_in as dense_room
+from ...linear.dense_kernel import room_size as dense_size
+from ...linear.dense_kernel import solve_active
 from ...linear.machine import Floats, inner
 from ...linear.sparse.elimination import factorise
-from ...linear.sparse.lanes import Factor, Plan, Work
-from ...linear.sparse.lanes import Rows as Sides
+from ...linear.sparse.lanes import Indices, Plan
+from ...linear.sparse.lanes import Room as SparseRoom
+from ...linear.sparse.lanes import room_in as sparse_room
+from ...linear.sparse.lanes import room_size as sparse_size
 from ...linear.sparse.pivots import LOST
 from ...linear.sparse.substitution import solve
 
@@ -32,85 +37,76 @@ class Systems(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """For one system in each lane."""
+    """For one system in each lane, or for one after the other."""
 
-    entries: Floats
-    factor: Factor
-    work: Work
-    sides: Sides
-    error: Floats
-    room: Room
+    sparse: SparseRoom
+    dense: DenseRoom
 
 
-@inner
-def memory_for(systems: Systems, lanes: int) -> Memory:
-    """Of one kind, or of the other."""
-    plan, m, k = systems.plan, systems.m, systems.k
-    size, fill = len(plan.place), len(plan.rows)
-    if size:
-        m, k = 0, 0
-    return Memory(
-        np.empty((len(plan.slots), lanes)),
-        Factor(
-            np.empty((size, lanes)), np.empty((size, lanes)), np.empty((fill, lanes)), np.empty((4, lanes), np.int64)
-        ),
-        Work(np.empty((fill, lanes)), np.empty((size, lanes)), np.empty(size, np.uint32)),
-        Sides(
-            np.empty((size, lanes)),
-            np.empty((size, lanes)),
-            np.empty((size, lanes)),
-            np.empty((size, lanes)),
-            np.empty((size, lanes)),
-        ),
-        np.empty(lanes),
-        room_for(m, k),
+def room_for(systems: Systems | None, lanes: int) -> tuple[Floats, Indices]:
+    """Buffers for that."""
+    if systems is None:
+        return np.empty(0), np.empty(0, np.uint32)
+    size = len(systems.plan.place)
+    return np.empty(sparse_size(systems.plan, lanes) if size else dense_size(systems.m, systems.k)), np.empty(
+        size, np.uint32
     )
 
 
 @inner
-def solve_in_registers(systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers) -> None:
-    """Solve the systems of all lanes."""
+def memory_in(systems: Systems, numbers: Floats, where: Indices, lanes: int) -> Memory:
+    """The memory, in these buffers."""
     if len(systems.plan.place):
-        _solve_sparse(systems.plan, memory, r, reads, writes, len(memory.error))
-    else:
-        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, len(memory.error))
+        return Memory(sparse_room(systems.plan, numbers, where, lanes), dense_room(numbers, 0, 0))
+    return Memory(sparse_room(systems.plan, numbers[:0], where, 0), dense_room(numbers, systems.m, systems.k))
 
 
 @inner
-def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+def solve_in_registers(
+    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int
+) -> None:
+    """Solve the systems of all lanes."""
+    if len(systems.plan.place):
+        _solve_sparse(systems.plan, memory.sparse, r, reads, writes, lanes)
+    else:
+        _solve_dense(systems.m, systems.k, memory.dense, r, reads, writes, lanes)
+
+
+@inner
+def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
     """Reads the entries of the matrix and the right-hand side; writes the solution and what the layout says of it."""
-    entries, sides, size, count = memory.entries, memory.sides, len(plan.place), len(plan.slots)
+    entries, sides, size, count = room.entries, room.rows, len(plan.place), len(plan.slots)
     for e in range(count):
         for b in range(lanes):
             entries[e, b] = r[reads[e] * lanes + b]
     for i in range(size):
         for b in range(lanes):
             sides.right[plan.place[i], b] = r[reads[count + i] * lanes + b]
-    factorise(plan, entries, memory.factor, memory.work)
-    solve(plan, entries, memory.factor, sides, memory.error)
+    factorise(plan, entries, room.factor, room.work)
+    solve(plan, entries, room.factor, sides, room.error)
     unknowns, regular = 0, True
     for i in range(size):
         unknowns += 0 if plan.is_constraint[i] else 1
         for b in range(lanes):
             r[writes[i] * lanes + b] = sides.x[plan.place[i], b]
     for b in range(lanes):
-        above = memory.factor.counts[0, b] + memory.factor.counts[2, b]
+        above = room.factor.counts[0, b] + room.factor.counts[2, b]
         r[writes[size] * lanes + b] = 1.0 if above == unknowns else 0.0
-        r[writes[size + 1] * lanes + b] = memory.error[b]
-        regular = regular and memory.factor.counts[0, b] + memory.factor.counts[1, b] == size
+        r[writes[size + 1] * lanes + b] = room.error[b]
+        regular = regular and room.factor.counts[0, b] + room.factor.counts[1, b] == size
         r[writes[size + 2] * lanes + b] = 1.0
     if not regular:  # pivots had to be replaced: is there a solution for a right-hand side without a pattern too?
         for i in range(size):
             for b in range(lanes):
                 sides.right[i, b] = 0.5 + (0.6180339887 * (i + 1)) % 1.0
-        solve(plan, entries, memory.factor, sides, memory.error)
+        solve(plan, entries, room.factor, sides, room.error)
         for b in range(lanes):
-            alike = memory.factor.counts[0, b] + memory.factor.counts[1, b] == size
-            r[writes[size + 2] * lanes + b] = 1.0 if alike or memory.error[b] <= LOST else 0.0
+            alike = room.factor.counts[0, b] + room.factor.counts[1, b] == size
+            r[writes[size + 2] * lanes + b] = 1.0 if alike or room.error[b] <= LOST else 0.0
 
 
 @inner
-def _solve_dense(m: int, k: int, room: Room, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+def _solve_dense(m: int, k: int, room: DenseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
     """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted."""
     for b in range(lanes):
         i = 0
