@@ -62,7 +62,7 @@ class Native:
         _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
         prepare(places, here, within, changed, equations)
         step = self._solved(equations)
-        move(places, here, within, changed.barrier, equations, step, trial)
+        move(places, here, within, changed.barrier, equations, step, trial, 1.0)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
@@ -77,26 +77,19 @@ class Native:
 
         functions, count = self.functions, len(self.here.u)
         assert functions is not None
-        self.here = Here(*[*_each(np.copy, self.here[:9]), *self.here[9:]])
-        self.before = self.changed = Changed(*_each(np.copy, self.before))
-        batch = self._lanes(self.here, self.changed, functions.own)
+        self.here = here = Here(*[*(x.copy() for x in self.here[:9]), *self.here[9:]])
+        self.before = self.changed = changed = Changed(*[x.copy() for x in self.before])
+        batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
         for to, before in zip(
-            (*self.trial[:3], *self.there[:8]),
-            (*self.here[5:8], *self.here[:5], *self.changed[1:], self.here.shift),
-            strict=True,
+            (*batch.trial[:3], *batch.there[:8]), (*here[5:8], *here[:5], *changed[1:], here.shift), strict=True
         ):
             to[...] = before  # of problems that have ended nothing else will be known
         flags = np.zeros((4, count), dtype=bool)
         width = min(count, LANES)
-        few = [x[:width] for x in (*self.here, *self.changed, functions.own)]
-        lanes = self._lanes(
-            Here(*_each(np.empty_like, few[:15])), Changed(*_each(np.empty_like, few[15:18])), np.empty_like(few[18])
-        )
-        outputs = np.empty(width * int(functions.program.offsets[-1]))
         memory, progress = _memory(self.layout, width), Progress(*fates, flags)
         iterate(
-            self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED
+            self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED
         )
         return flags
 
@@ -128,8 +121,7 @@ class Native:
             return None
         tensors = (u, multipliers, *self.batch.xs)
         own, shared = ready.inputs(tensors, len(u))
-        begins = (ready.begin_of(argument, tensors, len(u)) for argument in (0, 1))
-        return Functions(ready.program, np.array(own), shared, *begins)
+        return Functions(ready.program, own, shared, ready.begin_of(0), ready.begin_of(1))
 
     def _solved(self, equations: Equations) -> Step:
         from .newton_kernel import Step, solve_dense

@@ -34,6 +34,7 @@ from .newton_kernel import (
     shift_more,
     solve_dense,
 )
+from .newton_step import BACKTRACKS
 
 SHIFTS, LARGEST_SHIFT = 10, 1e4  # how often a regularisation is made larger here, and what may become of it
 
@@ -78,23 +79,49 @@ class Lanes(NamedTuple):
 
 
 @inner
-def _first(x: Lanes, n: int) -> Lanes:
-    """The first so many."""
+def _room_for(x: Lanes, n: int) -> Lanes:
+    """For so many problems like these."""
+    m, q, k, last = x.here.u.shape[1], x.here.s.shape[1], x.here.y.shape[1], x.here.last.shape[1]
+    a, h, pairs = x.here.jacobian.shape[1], x.here.hessian.shape[1], x.changed.filter.shape[1]
+    return Lanes(
+        Here(
+            np.empty(n), np.empty((n, m)), np.empty((n, k)), np.empty((n, a)), np.empty((n, h)), np.empty((n, m)),
+            np.empty((n, q)), np.empty((n, k)), np.empty(n), np.empty(n), np.empty(n), np.empty((n, last)),
+            np.empty((n, m)), np.empty(n), np.empty((n, k)),
+        ),
+        Changed(np.empty(n), np.empty((n, pairs, 2)), np.empty(n, np.int64)),
+        Equations(np.empty((n, m)), np.empty((n, k)), np.empty((n, m)), np.empty((n, k)), np.empty(n, np.bool_)),
+        Step(np.empty((n, m)), np.empty((n, k)), np.empty(n, np.bool_), np.empty(n)),
+        Trial(
+            np.empty((n, m)), np.empty((n, q)), np.empty((n, k)), np.empty((n, k)), np.empty(n), np.empty(n),
+            np.empty(n, np.bool_),
+        ),
+        There(
+            np.empty(n), np.empty((n, m)), np.empty((n, k)), np.empty((n, a)), np.empty((n, h)),
+            np.empty((n, pairs, 2)), np.empty(n, np.int64), np.empty(n), np.empty(n, np.bool_),
+        ),
+        np.empty((n, x.own.shape[1])),
+    )  # fmt: skip
+
+
+@inner
+def _between(x: Lanes, i: int, j: int) -> Lanes:
+    """Those from the one to before the other."""
     h, c, e, st, tr, th = x.here, x.changed, x.equations, x.step, x.trial, x.there
     return Lanes(
         Here(
-            h.objective[:n], h.gradient[:n], h.values[:n], h.jacobian[:n], h.hessian[:n], h.u[:n], h.s[:n], h.y[:n],
-            h.shift[:n], h.weight[:n], h.largest[:n], h.last[:n], h.start[:n], h.scale[:n], h.rows[:n],
+            h.objective[i:j], h.gradient[i:j], h.values[i:j], h.jacobian[i:j], h.hessian[i:j], h.u[i:j], h.s[i:j],
+            h.y[i:j], h.shift[i:j], h.weight[i:j], h.largest[i:j], h.last[i:j], h.start[i:j], h.scale[i:j], h.rows[i:j],
         ),
-        Changed(c.barrier[:n], c.filter[:n], c.stored[:n]),
-        Equations(e.primal[:n], e.dual[:n], e.r[:n], e.t[:n], e.settled[:n]),
-        Step(st.z[:n], st.s[:n], st.good[:n], st.room[:n]),
-        Trial(tr.u[:n], tr.s[:n], tr.y[:n], tr.multipliers[:n], tr.length[:n], tr.slope[:n], tr.solved[:n]),
+        Changed(c.barrier[i:j], c.filter[i:j], c.stored[i:j]),
+        Equations(e.primal[i:j], e.dual[i:j], e.r[i:j], e.t[i:j], e.settled[i:j]),
+        Step(st.z[i:j], st.s[i:j], st.good[i:j], st.room[i:j]),
+        Trial(tr.u[i:j], tr.s[i:j], tr.y[i:j], tr.multipliers[i:j], tr.length[i:j], tr.slope[i:j], tr.solved[i:j]),
         There(
-            th.objective[:n], th.gradient[:n], th.values[:n], th.jacobian[:n], th.hessian[:n], th.filter[:n],
-            th.stored[:n], th.shift[:n], th.accepted[:n],
+            th.objective[i:j], th.gradient[i:j], th.values[i:j], th.jacobian[i:j], th.hessian[i:j], th.filter[i:j],
+            th.stored[i:j], th.shift[i:j], th.accepted[i:j],
         ),
-        x.own[:n],
+        x.own[i:j],
     )  # fmt: skip
 
 
@@ -168,6 +195,15 @@ def _solve_sparse(memory: Memory, here: Here, equations: Equations, step: Step, 
 
 
 @inner
+def _solve(memory: Memory, x: Lanes, solved: float) -> None:
+    """The steps; sparse if there is a plan for that."""
+    if len(memory.plan.place):
+        _solve_sparse(memory, x.here, x.equations, x.step, solved)
+    else:
+        solve_dense(x.here, x.equations, x.step)
+
+
+@inner
 def _shift_sparse(places: Places, memory: Memory, x: Lanes, solved: float) -> None:
     """Where H is not positive definite along the constraints, a shift that makes it so, and the step with that."""
     for _ in range(SHIFTS):
@@ -229,6 +265,45 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
 
 
 @inner
+def _try(places: Places, limits: Limits, functions: Functions, x: Lanes, outputs: Floats, share: float) -> None:
+    """See where the steps lead."""
+    move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, share)
+    judge(places, x.here, _evaluate(functions, x.own, x.trial, outputs), x.changed, x.trial, x.there)
+
+
+@inner
+def _correct(places: Places, limits: Limits, memory: Memory, x: Lanes, solved: float) -> None:
+    """The step of one problem with what its constraints came to along the first one made up for."""
+    here, k, p = x.here, x.here.y.shape[1], x.here.y.shape[1] - x.here.s.shape[1]
+    move(places, here, limits, x.changed.barrier, x.equations, x.step, x.trial, 1.0)  # slacks of the step alone
+    for i in range(k):
+        before, after = here.values[0, i], x.there.values[0, i]
+        if i >= p:
+            before, after = before + here.s[0, i - p], after + x.trial.s[0, i - p]
+        total = x.trial.length[0] * before + (after if np.isfinite(after) else 0.0)
+        x.equations.t[0, i] += before - total
+    _solve(memory, x, solved)
+
+
+@inner
+def _search(
+    places: Places, limits: Limits, functions: Functions, memory: Memory, x: Lanes, outputs: Floats, solved: float
+) -> None:
+    """Where a step of one problem is no progress: corrected, or shortened, until it is."""
+    z, s, good, room = x.step.z.copy(), x.step.s.copy(), x.step.good[0], x.step.room[0]
+    share = 1.0
+    if x.here.y.shape[1]:
+        _correct(places, limits, memory, x, solved)
+        _try(places, limits, functions, x, outputs, share)
+        x.step.z[:], x.step.s[:], x.step.good[0], x.step.room[0] = z, s, good, room
+    for _ in range(BACKTRACKS):
+        if x.there.accepted[0]:
+            return
+        share /= 2
+        _try(places, limits, functions, x, outputs, share)
+
+
+@inner
 def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: float) -> bool:
     """Whether a problem is plainly solved, or has to be judged."""
     solved, factored, accepted, vague = (
@@ -253,19 +328,19 @@ def iterate(
     functions: Functions,
     memory: Memory,
     batch: Lanes,
-    lanes: Lanes,
+    size: int,
     progress: Progress,
-    outputs: Floats,
     most: int,
     sure: bool,
     faint: float,
     solved: float,
 ) -> None:
-    """At most so many iterations of each problem that is running; sparse if there is a plan for that.
+    """At most so many iterations of each problem that is running, of so many side by side; sparse if there is a plan.
 
     To be ``sure``, what may be a saddle point is not solved.
     """
-    size, total = len(lanes.own), len(batch.own)
+    total = len(batch.own)
+    lanes, outputs = _room_for(batch, size), np.empty(size * functions.program.offsets[-1])
     who, turns = np.empty(size, np.int64), np.empty(size, np.int64)
     count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
     while True:
@@ -278,17 +353,18 @@ def iterate(
             waiting += 1
         if not count:
             return
-        x = _first(lanes, count)
+        x = _between(lanes, 0, count)
         prepare(places, x.here, limits, x.changed, x.equations)
+        _solve(memory, x, solved)
         if len(memory.plan.place):
-            _solve_sparse(memory, x.here, x.equations, x.step, solved)
             _shift_sparse(places, memory, x, solved)
             for i in range(count):
                 progress.doubtful[who[i]] = x.here.shift[i] > 0
-        else:
-            solve_dense(x.here, x.equations, x.step)
-        move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial)
-        judge(places, x.here, _evaluate(functions, x.own, x.trial, outputs), x.changed, x.trial, x.there)
+        _try(places, limits, functions, x, outputs, 1.0)
+        for i in range(count):
+            refused = x.step.good[i] and not (x.there.accepted[i] or x.trial.solved[i])
+            if refused and progress.hopeful[who[i]] and x.here.shift[i] == 0:
+                _search(places, limits, functions, memory, _between(lanes, i, i + 1), outputs, solved)
         n = np.int64(0)
         while n < count:
             g = who[n]
