@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -74,8 +75,8 @@ class Call:
         shape = solution.y.shape[1:]
         problem = self.problem(shape, xs[0].device)
         batch = Batch(problem, xs, self.in_dims, self.size, shape, p, q, self.plan.recordings)
-        layouts = self.plan.layouts
-        return batch if layouts is None else dataclasses.replace(batch, layout=layouts.known(batch))
+        layout = batch.layout if self.plan.layouts is None else self.plan.layouts.known(batch)
+        return batch if layout is batch.layout else dataclasses.replace(batch, layout=layout)
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,8 @@ def solve(
         starts = _defined(call, batch, starts, start)
         if call.plan.layouts is not None:
             layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
-            batch = dataclasses.replace(batch, layout=layout)
-        pairs = zip(xs[: call.own], call.in_dims, strict=False)
-        finite = torch.stack([_finite_rows(x, dim, call.size) for x, dim in pairs]).all(0)
+            batch = batch if layout is batch.layout else dataclasses.replace(batch, layout=layout)
+        finite = _finite(call, xs)
         raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
         if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
             batch = _densely(call.plan, batch)
@@ -202,13 +202,13 @@ def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor, known: Size | 
     """The batch, once its functions have been looked at; those that are pure are looked at once per shape."""
     shape = first.shape[1:]
     problem = call.problem(shape, first.device)
-    batch = Batch(problem, xs, call.in_dims, call.size, shape, 0, 0, call.plan.recordings)
     if known is None or known.shape != shape:
-        p, proper = inspect(batch, first, call.gradients)
-        known = Size(shape, p, proper + batch.bounds)
+        blank = Batch(problem, xs, call.in_dims, call.size, shape, 0, 0, call.plan.recordings)
+        p, proper = inspect(blank, first, call.gradients)
+        known = Size(shape, p, proper + blank.bounds)
         if call.plan.sizes is not None:
             call.plan.sizes.put(_kind(call, xs), known)
-    return dataclasses.replace(batch, p=known.p, q=known.q)
+    return Batch(problem, xs, call.in_dims, call.size, shape, known.p, known.q, call.plan.recordings)
 
 
 def _candidates(
@@ -240,18 +240,22 @@ def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | Non
 def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
     """A start of another shape would make another problem, by broadcasting."""
     own = call.plan.start[0] if isinstance(call.plan.start, list) else call.plan.start
-    shape = initial_points(own, xs, call.in_dims, call.size, call.work).shape
+    if isinstance(own, torch.Size | Tensor):
+        shape = torch.Size([call.size, *(own if isinstance(own, torch.Size) else own.shape)])
+    else:
+        shape = initial_points(own, xs, call.in_dims, call.size, call.work).shape
     if start.shape != shape:
         raise ValueError(f"start must have shape {tuple(shape)}, like the node's output, but has {tuple(start.shape)}.")
     return start
 
 
-def _finite_rows(x: Tensor, dim: int | None, size: int) -> Tensor:
-    if not x.is_floating_point() or bool(x.sum().isfinite()):  # one pass; where a sum overflows, all are looked at
-        return torch.ones(size, dtype=torch.bool, device=x.device)
-    if dim is None:
-        return x.isfinite().all().expand(size)
-    return x.isfinite().reshape(size, -1).all(-1)
+def _finite(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size,)
+    """Which problems have finite inputs."""
+    finite = torch.ones(call.size, dtype=torch.bool, device=xs[0].device)
+    for x, dim in zip(xs[: call.own], call.in_dims, strict=False):
+        if x.is_floating_point() and not math.isfinite(x.sum().item()):  # where a sum overflows, all are looked at
+            finite = finite & (x.isfinite().all() if dim is None else x.isfinite().reshape(call.size, -1).all(-1))
+    return finite
 
 
 def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor) -> RawSolution:

@@ -211,9 +211,12 @@ class Evaluation:
 
 def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()) -> Evaluation:
     """Carry out a call; ``warm`` says where to start."""
+    if not call.differentiable:
+        with torch.no_grad():
+            solution, _ = solve(call, *call.split((*inputs.xs, *warm)))
+        return Evaluation(spec, inputs, call, solution)
     *tensors, workspace = apply(spec, call, *inputs.xs, *warm)
-    solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
-    return Evaluation(spec, inputs, call, solution)
+    return Evaluation(spec, inputs, call, Solution(*tensors, messages=workspace.messages))
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:

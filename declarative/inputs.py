@@ -69,7 +69,7 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
         raise ValueError(f"the inputs have different batch sizes ({words}); in_dims says which dimension is the batch.")
     dtype = _common_dtype(xs)
     work = _working_dtype(dtype)
-    moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, dims, strict=True)]
+    moved = [x.movedim(dim, 0) if dim else x for x, dim in zip(xs, dims, strict=True)]
     return Inputs(
         xs=tuple(x.to(work) if x.is_floating_point() else x for x in moved),
         in_dims=tuple(None if dim is None else 0 for dim in dims),

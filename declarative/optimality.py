@@ -127,9 +127,9 @@ def assess(
     if multipliers is None:
         multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
     seen = glance(batch, u, multipliers, dtype, travel, structure)
-    if seen is not None and bool(seen.plain.all()):  # as nearly always
-        return seen.assessment(dtype)
-    look = _Look.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.look
+    if seen is not None and bool(seen["plain"].all()):  # as nearly always
+        return seen.assessment()
+    look = _Look.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.look()
     if bool(look.wild.any()):  # of all multipliers that do the same, the smallest tell
         least = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
         chosen = torch.where(look.wild.unsqueeze(-1), least, look.multipliers)
@@ -256,40 +256,88 @@ def _measured(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> 
 
 def _concluded(look: _Look, step: Tensor, change: Tensor, found: _Measured, dtype: torch.dtype) -> Assessment:
     """The verdict, with the multipliers of constraints that do nothing at the solution left out."""
-    terms, distance = look.terms, found.distance
-    vanishing = found.vanishing & (distance <= optimality_tolerance(dtype)).unsqueeze(-1)
-    settled = bool(look.settled.all() & ~vanishing.any())
+    multipliers, active, weak, residual, settled = _conclusion(look, found, dtype)
     return Assessment(
-        torch.where(vanishing, 0.0, look.multipliers),
-        look.active & ~vanishing,
-        look.weak | vanishing,
+        multipliers,
+        active,
+        weak,
         found.stationarity,
         found.violation,
-        residual=torch.where(terms.u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf),
+        residual=residual,
         step=step,
         multiplier_step=-change,
-        jacobian=terms.jacobian,
-        hessian=terms.system.stored_hessian() if settled else None,
+        jacobian=look.terms.jacobian,
+        hessian=look.terms.system.stored_hessian() if bool(settled.all()) else None,
     )
+
+
+def _conclusion(look: _Look, found: _Measured, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Multipliers, active, weak and residual of the verdict, and whether H belongs to these multipliers."""
+    distance = found.distance
+    vanishing = found.vanishing & (distance <= optimality_tolerance(dtype)).unsqueeze(-1)
+    residual = torch.where(look.terms.u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf)
+    multipliers = torch.where(vanishing, 0.0, look.multipliers)
+    settled = look.settled & ~vanishing.any(-1)
+    return multipliers, look.active & ~vanishing, look.weak | vanishing, residual, settled
 
 
 @dataclass(frozen=True)
 class Glance:
-    """What is seen of a batch of points without a decision by values."""
+    """What is seen of a batch of points without a decision by values.
 
-    moved: Tensor  # whether a point was moved before, (batch,)
-    look: _Look
-    step: Tensor  # (batch, m)
-    change: Tensor  # of the multipliers, with the opposite sign, (batch, k)
-    found: _Measured
-    trusted: Tensor  # whether the step is Newton's to a minimum, (batch,)
-    plain: Tensor  # whether there is nothing else to be said: the point is a solution to the last digits, (batch,)
+    By name: ``u`` and ``given``, the points and multipliers; ``moved``: whether a point was moved before; ``plain``:
+    whether there is nothing else to be said, the point is a solution to the last digits; ``trusted``: whether the step
+    is Newton's to a minimum; ``step`` and ``change``, of the multipliers with the opposite sign; the verdict; and what
+    was measured and looked at.
+    """
 
-    def assessment(self, dtype: torch.dtype) -> Assessment:
+    batch: Batch
+    travel: Tensor | None
+    seen: Sequence[Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.seen[SEEN.index(name)]
+
+    def assessment(self) -> Assessment:
         """The verdict, where it is plain."""
-        return _concluded(self.look, self.step, self.change, self.found, dtype)
+        settled = bool(self["consistent"].all())
+        return Assessment(
+            *(self[name] for name in VERDICT[:3]),
+            self["stationarity"],
+            self["violation"],
+            self["residual"],
+            self["step"],
+            -self["change"],
+            self["jacobian"],
+            self["hessian"] if settled else None,
+        )
+
+    def look(self) -> _Look:
+        """What was looked at."""
+        terms, look = ({name: self[name] for name in names} for names in (OF_TERMS, OF_LOOK))
+        everywhere = torch.ones_like(self["given"], dtype=torch.bool)
+        system: Any = self.batch.layout.system(self["hessian"], terms["jacobian"], everywhere)
+        whole = Terms(
+            system=system,
+            u=self["u"],
+            form=self.batch.layout.jacobian,
+            multipliers=self["given"],
+            p=self.batch.p,
+            travel=self.travel,
+            **terms,
+        )
+        return _Look(whole, **look)
 
 
+OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
+VERDICT = ("kept", "holding", "kinks", "residual", "consistent")
+SEEN = (
+    *("u", "given", "moved", "plain", "trusted", "step", "change"),
+    *VERDICT,
+    *_Measured._fields,
+    *("hessian", *OF_TERMS, *OF_LOOK),
+)
 Moved = tuple[Tensor, Tensor, Tensor]  # points, multipliers, and which are others than they were
 
 
@@ -314,51 +362,21 @@ def glance(
         if move is not None:
             u, given, moved = move(batch, u, given, travel)
         look = _Look.at(batch, u, given, dtype, structure, travel)
-        hessian, *rest = _apart(look)
+        hessian = look.terms.system.stored_hessian()
+        assert hessian is not None
         right = (-look.left, -look.gap)
         step, change, trusted = batch.layout.solve_active(hessian, look.terms.jacobian, look.active, right)
         found = _measured(look, step, change, dtype)
         exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
         balanced = found.stationarity <= optimality_tolerance(step.dtype)
         plain = trusted & exact & balanced & ~(look.wild | look.doubtful)
-        return u, given, moved, plain, trusted, step, change, *found, hessian, *rest
+        parts = (getattr(part, name) for part, names in ((look.terms, OF_TERMS), (look, OF_LOOK)) for name in names)
+        verdict = _conclusion(look, found, dtype)
+        return u, given, moved, plain, trusted, step, change, *verdict, *found, hessian, *parts
 
     name = ("glance", dtype, structure, move)
     seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=0 if move else CERTAIN)
-    u, given, moved, plain, trusted, step, change, *rest = seen
-    measured, parts = rest[: len(_Measured._fields)], rest[len(_Measured._fields) :]
-    look = _together(batch, u, given, travel, parts)
-    return Glance(moved, look, step, change, _Measured(*measured), trusted, plain)
-
-
-OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
-OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
-
-
-def _apart(look: _Look) -> tuple[Tensor, ...]:
-    """A look as tensors: H, and what else was computed."""
-    hessian = look.terms.system.stored_hessian()
-    assert hessian is not None
-    parts = ((look.terms, OF_TERMS), (look, OF_LOOK))
-    return hessian, *(getattr(part, name) for part, names in parts for name in names)
-
-
-def _together(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None, parts: Sequence[Tensor]) -> _Look:
-    """The inverse."""
-    hessian, *rest = parts
-    values = iter(rest)
-    terms, look = ({name: next(values) for name in names} for names in (OF_TERMS, OF_LOOK))
-    system = batch.layout.system(hessian, terms["jacobian"], torch.ones_like(given, dtype=torch.bool))
-    whole = Terms(
-        system=system,  # type: ignore[arg-type]
-        u=u,
-        form=batch.layout.jacobian,
-        multipliers=given,
-        p=batch.p,
-        travel=travel,
-        **terms,
-    )
-    return _Look(whole, **look)
+    return Glance(batch, travel, seen)
 
 
 def _without_rounding(

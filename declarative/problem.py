@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -57,12 +57,11 @@ class Tape(Protocol):
     def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any]:
         """What each of so many problems reads, and what all read."""
 
-    def begin_of(self, argument: int, tensors: Sequence[Tensor | None], count: int) -> int:
+    def begin_of(self, argument: int) -> int:
         """Where a tensor begins in what each problem reads; -1 if it is not read."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A function of tensors that is to be evaluated.
 
     Attributes:
@@ -265,16 +264,15 @@ class Batch:
         """Map a function of one problem over the batch: by vmap, or from a recording of what vmap would do."""
         if not self.size:
             raise ValueError("a batch of no problems cannot be evaluated")
-        return self.evaluate(function.__name__, self._map(function, rows), *rows, by_problem=True)
+        return self.evaluate(function.__name__, self._map(function), *rows, by_problem=True)
 
-    def _map(self, function: Callable[..., Any], rows: Sequence[Tensor | None]) -> Callable[..., Any]:
+    def _map(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of one problem as one of a batch and its rows."""
-        in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
-        mapped = torch.vmap(function, in_dims=in_dims)
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
+            in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
             with without_vmap_warnings():
-                return in_grad_mode(mapped, *rows, *batch.xs)
+                return in_grad_mode(torch.vmap(function, in_dims=in_dims), *rows, *batch.xs)
 
         return evaluated
 
@@ -285,7 +283,7 @@ class Batch:
         """
         if self.evaluator is None:
             return None
-        request = self._request("_expansion", self._map(self._expansion, (u, multipliers)), (u, multipliers), True)
+        request = self._request("_expansion", self._map(self._expansion), (u, multipliers), True)
         return self.evaluator.tape(request)
 
     def evaluate(
@@ -420,10 +418,7 @@ class Batch:
             return grads
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
-        result: tuple[Tensor, ...] = self.evaluate(
-            ("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart
-        )
-        return result
+        return tuple(self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart))
 
     def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
         """-(z' D_U L(x, u, lam) + s' c(x, u)) for one problem."""

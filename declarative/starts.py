@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,8 +144,8 @@ def _irregular_point(shape: torch.Size, device: torch.device | None = None) -> T
     vanishes there. So would be any other point of symmetry.
     """
     golden = 0.5 * (math.sqrt(5) - 1)
-    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
-    return ((steps * golden) % 1.0 - 0.5).view(shape)
+    steps = np.arange(1.0, math.prod(shape) + 1)
+    return torch.from_numpy((steps * golden % 1.0 - 0.5).reshape(shape)).to(device)
 
 
 def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)

@@ -24,6 +24,7 @@ from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
 NOT_YET = "not yet"
+PLAIN = (Tensor, torch.nn.Parameter)
 GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
 
 
@@ -79,7 +80,7 @@ class Recordings:
         return self._usable_tape(request) if _replayable(request.tensors) else None
 
     def _usable_tape(self, request: Request) -> Tape | None:
-        if request.own is None or self.compiling or not _is_for_tapes(request.tensors):
+        if request.own is None or self.compiling:
             return None
         tape = self._tape(request, request.own)
         return tape if tape is not None and tape.is_worth_it(_count(request)) else None
@@ -87,21 +88,24 @@ class Recordings:
     def _tape(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
         """The function of one problem, as a tape; None if there can be none."""
         pairs = list(zip(request.tensors, own, strict=True))
-        shapes = (None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype) for x, has in pairs)
+        shapes = [None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype, x.is_cpu) for x, has in pairs]
         key = (request.key, *shapes)
         tape = self._tapes.get(key, NOT_YET)
         if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
-            self._check(*request.functions())
-            one = [x[:1] if x is not None and has else x for x, has in pairs]
-            try:
-                tape = lowered(trace(request.function, one), own)
-            except NotLowered:
-                tape = None
-            if tape is not None and not reproduces(tape.for_one, request.function, one, request.compared):
-                tape = None
-            _bounded(self._tapes)[key] = tape
+            tape = _bounded(self._tapes)[key] = self._lowered(request, own)
         assert not isinstance(tape, str)
         return tape
+
+    def _lowered(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
+        if not _is_for_tapes(request.tensors):
+            return None
+        self._check(*request.functions())
+        one = [x[:1] if x is not None and has else x for x, has in zip(request.tensors, own, strict=True)]
+        try:
+            tape = lowered(trace(request.function, one), own)
+        except NotLowered:
+            return None
+        return tape if reproduces(tape.for_one, request.function, one, request.compared) else None
 
     def _check(self, function: Callable[..., Any], example: Sequence[Tensor]) -> None:
         """Compare what the user's functions do with what they did when they were first traced.
@@ -132,10 +136,8 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
     """Whether these are plain tensors that nobody differentiates: a graph knows no derivatives of its own."""
     if transformed() or in_dispatch_mode():
         return False
-    given = [x for x in tensors if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        return False
-    return all(type(x) is Tensor or type(x) is torch.nn.Parameter for x in given)
+    graded = torch.is_grad_enabled()
+    return all(x is None or (type(x) in PLAIN and not (graded and x.requires_grad)) for x in tensors)
 
 
 def _count(request: Request) -> int:

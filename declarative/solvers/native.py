@@ -63,7 +63,7 @@ class Native:
         scratch = scratch_for(here.u.shape[1], here.y.shape[1])
         prepare(places, here, within, changed, equations, scratch)
         step = self._solved(equations, scratch)
-        move(places, here, within, changed.barrier, equations, step, trial, scratch)
+        move(places, here, within, changed.barrier, equations, step, trial, 1.0, scratch)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
@@ -78,26 +78,19 @@ class Native:
 
         functions, count = self.functions, len(self.here.u)
         assert functions is not None
-        self.here = Here(*[*_each(np.copy, self.here[:9]), *self.here[9:]])
-        self.before = self.changed = Changed(*_each(np.copy, self.before))
-        batch = self._lanes(self.here, self.changed, functions.own)
+        self.here = here = Here(*[*(x.copy() for x in self.here[:9]), *self.here[9:]])
+        self.before = self.changed = changed = Changed(*[x.copy() for x in self.before])
+        batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
         for to, before in zip(
-            (*self.trial[:3], *self.there[:8]),
-            (*self.here[5:8], *self.here[:5], *self.changed[1:], self.here.shift),
-            strict=True,
+            (*batch.trial[:3], *batch.there[:8]), (*here[5:8], *here[:5], *changed[1:], here.shift), strict=True
         ):
             to[...] = before  # of problems that have ended nothing else will be known
         flags = np.zeros((4, count), dtype=bool)
         width = min(count, LANES)
-        few = [x[:width] for x in (*self.here, *self.changed, functions.own)]
-        lanes = self._lanes(
-            Here(*_each(np.empty_like, few[:15])), Changed(*_each(np.empty_like, few[15:18])), np.empty_like(few[18])
-        )
-        outputs = np.empty(width * int(functions.program.offsets[-1]))
-        memory, progress = _memory(self.layout, functions, self.here, width), Progress(*fates, flags)
+        memory, progress = _memory(self.layout, functions, batch, width), Progress(*fates, flags)
         iterate(
-            self.places, Limits(*limits), functions, memory, batch, lanes, progress, outputs, most, sure, FAINT, SOLVED
+            self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED
         )
         return flags
 
@@ -129,8 +122,7 @@ class Native:
             return None
         tensors = (u, multipliers, *self.batch.xs)
         own, shared = ready.inputs(tensors, len(u))
-        begins = (ready.begin_of(argument, tensors, len(u)) for argument in (0, 1))
-        return Functions(ready.program, np.array(own), shared, *begins)
+        return Functions(ready.program, own, shared, ready.begin_of(0), ready.begin_of(1))
 
     def _solved(self, equations: Equations, scratch: Any) -> Step:
         from .newton_kernel import Step, solve_dense
@@ -196,21 +188,26 @@ class Fates(NamedTuple):
     y: Any
 
 
-def _memory(layout: Layout, functions: Functions, here: Here, lanes: int) -> Memory:
+def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> Memory:
     """For so many problems side by side."""
     from ..linear.sparse.lanes import Plan, room_size
     from ..recording.tape.machine import registers_for
     from .newton_kernel import scratch_for
-    from .newton_loop import Memory
+    from .newton_loop import Memory, lanes_size
 
     plan = layout.kkt.plan if isinstance(layout, SparseLayout) else Plan.none()
+    m, k = batch.here.u.shape[1], batch.here.y.shape[1]
     return Memory(
         plan,
-        np.empty(room_size(plan, 1 if lanes == 1 else LANES)),
+        np.empty(room_size(plan, 1 if width == 1 else LANES)),
         np.empty(len(plan.place), np.uint32),
-        registers_for(functions.program, lanes),
-        scratch_for(here.u.shape[1], here.y.shape[1]),
-        *np.empty((2, lanes), np.int64),
+        np.empty(width * lanes_size(batch)),
+        np.empty((4, width), np.int64),
+        np.empty((4, width), np.bool_),
+        registers_for(functions.program, width),
+        np.empty(width * int(functions.program.offsets[-1])),
+        scratch_for(m, k),
+        np.empty(m + k),
     )
 
 

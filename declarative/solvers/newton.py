@@ -39,6 +39,7 @@ from .base import Solver
 from .compaction import compacted
 from .native import FAINT, Fates, Native, usable
 from .newton_step import (
+    BACKTRACKS,
     FILTER,
     FIRST_SHIFT,
     LEAST_SHIFT,
@@ -71,7 +72,6 @@ from .resume import near, resumed
 
 RUNNING = -1
 FIRST_BARRIER, FIRST_SLACK = 0.1, 0.1  # in units in which gradients have size 1; the least slack to start with
-BACKTRACKS = 30
 FAR = 1e10  # times its size at the start: a point beyond that is running away
 LOOK, LONG_LOOK = 8, 32  # iterations after which it is seen whether a problem is running away; those without Python
 NUDGES = 4  # how often a problem may be moved off a saddle point
@@ -307,6 +307,10 @@ class _Loop:
         most, fates = max(min(LONG_LOOK, self.limit - int(self.iterations.max()) + 1), 1), self._fates()
         flags = native.iterate_on(self.limits, most, self.sure, fates)
         before, self.iterations = self.iterations, torch.from_numpy(fates.iterations)
+        if self.batch is self.whole and fates.finished.all():  # as nearly always
+            found = (fates.u, fates.y, np.zeros_like(fates.iterations), fates.iterations, flags[3] | fates.doubtful)
+            self.ended = _Ended(*map(torch.from_numpy, found))
+            return True
         self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(fates.doubtful))
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)
@@ -343,10 +347,12 @@ class _Loop:
         return int(self.iterations.max()) < self.limit
 
     def _fates(self) -> Fates:
-        settled, n = self.record.nudges >= NUDGES, len(self.rows)
-        arrays = (self.running, torch.from_numpy(self.hopeful), self.record.shifted, settled, torch.zeros_like(settled))
-        places = (np.empty((n, self.batch.m)), np.empty((n, self.batch.k)))
-        return Fates(*[*(np.array(x.numpy()) for x in (*arrays, self.iterations)), *places])
+        running, shifted, nudges, iterations = (
+            x.numpy().copy() for x in (self.running, self.record.shifted, self.record.nudges, self.iterations)
+        )
+        n, finished = len(running), np.zeros_like(running)
+        places = np.empty((n, self.batch.m)), np.empty((n, self.batch.k))
+        return Fates(running, self.hopeful, shifted, nudges >= NUDGES, finished, iterations, *places)
 
     def _go_native(self) -> None:
         self.native = Native(self.batch, self.scales, self.model, self.state)
@@ -653,17 +659,17 @@ class _Loop:
 def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State, Model]:
     """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with; the model."""
     found = batch.evaluate("first look", _first_look, u, by_problem=True, compared=CERTAIN)
-    objective, rows, theta, s, y, *rest = found
+    objective, rows, most, s, y, *rest = found
     none = u.new_zeros(batch.size)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_, last = u.new_full((batch.size, FILTER, 2), torch.inf), u.new_zeros(batch.size, 0)
-    state = State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, 1e4 * theta, last)
+    state = State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, most, last)
     model = Model(**dict(zip(MODEL, rest, strict=True)), u=u, y=y, s=s, layout=batch.layout)
     return Scales(objective, rows, u), state, model
 
 
 def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
-    """The units of the objective and of the constraints; theta, s, y and the model in these units."""
+    """The units of the objective and of the constraints; the largest theta, s, y and the model in these units."""
     here, layout, p = batch.expand(u), batch.layout, batch.p
     bend = layout.hessian.multiply(here.curvature.abs(), irregular(u).abs() * or_one(u.abs()))
     slope = torch.maximum(here.gradient.abs(), bend)
@@ -680,7 +686,7 @@ def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
         jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
         y = _estimated(layout, y, p, here.gradient * scales.objective.unsqueeze(-1), jacobian)
     model = model_at(batch, scales, u, s, y)
-    return scales.objective, rows, theta, s, y, *(getattr(model, name) for name in MODEL)
+    return scales.objective, rows, 1e4 * theta, s, y, *(getattr(model, name) for name in MODEL)
 
 
 def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)

@@ -336,9 +336,10 @@ def move(
     equations: Equations,
     step: Step,
     trial: Trial,
+    share: float,
     scratch: Floats,
 ) -> None:
-    """As far along the step as slacks and multipliers stay positive."""
+    """Along the step, by a share of what slacks and multipliers stay positive with."""
     p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], scratch[: here.u.shape[1]]
     for n in range(len(here.u)):
         s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
@@ -349,6 +350,7 @@ def move(
             trial.s[n, i - p] = change
             along -= barrier * change / s[i - p]
             length, own = _room(fraction, s[i - p], change, length), _room(fraction, y[i], dy[i], own)
+        length *= share
         for i in range(p, k):
             trial.s[n, i - p] = s[i - p] + length * trial.s[n, i - p]
             centre = barrier / trial.s[n, i - p]  # keep s y within sight of the barrier, so that no pair is lost

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.machine import Floats, compiled, copy, copy_pairs, inner
+from ..linear.machine import Floats, compiled, copy, copy_pairs, cut, inner
 from ..linear.sparse.elimination import arrange, factorise
 from ..linear.sparse.lanes import Indices, Plan, Room, room_in
 from ..linear.sparse.substitution import solve
@@ -34,6 +34,7 @@ from .newton_kernel import (
     shift_more,
     solve_dense,
 )
+from .newton_step import BACKTRACKS
 
 SHIFTS, LARGEST_SHIFT = 10, 1e4  # how often a regularisation is made larger here, and what may become of it
 
@@ -77,24 +78,82 @@ class Lanes(NamedTuple):
     own: Floats  # inputs of the functions, (count, entries)
 
 
+def lanes_size(x: Lanes) -> int:
+    """How many numbers a problem like these takes among the lanes."""
+    m, k, q, last = x.here.u.shape[1], x.here.y.shape[1], x.here.s.shape[1], x.here.last.shape[1]
+    entries = x.here.jacobian.shape[1] + x.here.hessian.shape[1]
+    return 8 * m + 9 * k + 2 * q + last + 2 * entries + 4 * x.changed.filter.shape[1] + 11 + x.own.shape[1]
+
+
 @inner
-def _first(x: Lanes, n: int) -> Lanes:
-    """The first so many."""
+def _lanes_in(x: Lanes, numbers: Floats, counts: Counts, flags: Flags, size: int) -> Lanes:
+    """Lanes for so many problems like these, in buffers."""
+    m, k, q, last = x.here.u.shape[1], x.here.y.shape[1], x.here.s.shape[1], x.here.last.shape[1]
+    a, h, pairs = x.here.jacobian.shape[1], x.here.hessian.shape[1], x.changed.filter.shape[1]
+    scalars, n = cut(numbers, 0, 11, size)
+    gradient, n = cut(numbers, n, size, m)
+    values, n = cut(numbers, n, size, k)
+    jacobian, n = cut(numbers, n, size, a)
+    hessian, n = cut(numbers, n, size, h)
+    u, n = cut(numbers, n, size, m)
+    s, n = cut(numbers, n, size, q)
+    y, n = cut(numbers, n, size, k)
+    before, n = cut(numbers, n, size, last)
+    start, n = cut(numbers, n, size, m)
+    rows, n = cut(numbers, n, size, k)
+    here = Here(
+        scalars[0], gradient, values, jacobian, hessian, u, s, y, scalars[1], scalars[2], scalars[3], before, start,
+        scalars[4], rows,
+    )  # fmt: skip
+    primal, n = cut(numbers, n, size, m)
+    dual, n = cut(numbers, n, size, k)
+    r, n = cut(numbers, n, size, m)
+    t, n = cut(numbers, n, size, k)
+    z, n = cut(numbers, n, size, m)
+    dy, n = cut(numbers, n, size, k)
+    next_u, n = cut(numbers, n, size, m)
+    next_s, n = cut(numbers, n, size, q)
+    next_y, n = cut(numbers, n, size, k)
+    multipliers, n = cut(numbers, n, size, k)
+    next_gradient, n = cut(numbers, n, size, m)
+    next_values, n = cut(numbers, n, size, k)
+    next_jacobian, n = cut(numbers, n, size, a)
+    next_hessian, n = cut(numbers, n, size, h)
+    own, n = cut(numbers, n, size, x.own.shape[1])
+    both, n = cut(numbers, n, 2 * size, 2 * pairs)
+    filters = both.reshape(2, size, pairs, 2)
+    return Lanes(
+        here,
+        Changed(scalars[5], filters[0], counts[0]),
+        Equations(primal, dual, r, t, flags[0]),
+        Step(z, dy, flags[1], scalars[6]),
+        Trial(next_u, next_s, next_y, multipliers, scalars[7], scalars[8], flags[2]),
+        There(
+            scalars[9], next_gradient, next_values, next_jacobian, next_hessian, filters[1], counts[1], scalars[10],
+            flags[3],
+        ),
+        own,
+    )  # fmt: skip
+
+
+@inner
+def _between(x: Lanes, i: int, j: int) -> Lanes:
+    """Those from the one to before the other."""
     h, c, e, st, tr, th = x.here, x.changed, x.equations, x.step, x.trial, x.there
     return Lanes(
         Here(
-            h.objective[:n], h.gradient[:n], h.values[:n], h.jacobian[:n], h.hessian[:n], h.u[:n], h.s[:n], h.y[:n],
-            h.shift[:n], h.weight[:n], h.largest[:n], h.last[:n], h.start[:n], h.scale[:n], h.rows[:n],
+            h.objective[i:j], h.gradient[i:j], h.values[i:j], h.jacobian[i:j], h.hessian[i:j], h.u[i:j], h.s[i:j],
+            h.y[i:j], h.shift[i:j], h.weight[i:j], h.largest[i:j], h.last[i:j], h.start[i:j], h.scale[i:j], h.rows[i:j],
         ),
-        Changed(c.barrier[:n], c.filter[:n], c.stored[:n]),
-        Equations(e.primal[:n], e.dual[:n], e.r[:n], e.t[:n], e.settled[:n]),
-        Step(st.z[:n], st.s[:n], st.good[:n], st.room[:n]),
-        Trial(tr.u[:n], tr.s[:n], tr.y[:n], tr.multipliers[:n], tr.length[:n], tr.slope[:n], tr.solved[:n]),
+        Changed(c.barrier[i:j], c.filter[i:j], c.stored[i:j]),
+        Equations(e.primal[i:j], e.dual[i:j], e.r[i:j], e.t[i:j], e.settled[i:j]),
+        Step(st.z[i:j], st.s[i:j], st.good[i:j], st.room[i:j]),
+        Trial(tr.u[i:j], tr.s[i:j], tr.y[i:j], tr.multipliers[i:j], tr.length[i:j], tr.slope[i:j], tr.solved[i:j]),
         There(
-            th.objective[:n], th.gradient[:n], th.values[:n], th.jacobian[:n], th.hessian[:n], th.filter[:n],
-            th.stored[:n], th.shift[:n], th.accepted[:n],
+            th.objective[i:j], th.gradient[i:j], th.values[i:j], th.jacobian[i:j], th.hessian[i:j], th.filter[i:j],
+            th.stored[i:j], th.shift[i:j], th.accepted[i:j],
         ),
-        x.own[:n],
+        x.own[i:j],
     )  # fmt: skip
 
 
@@ -142,10 +201,13 @@ class Memory(NamedTuple):
     plan: Plan  # without entries, if problems are dense
     numbers: Floats  # for the factors of the problems side by side
     where: Indices  # likewise
+    lanes: Floats
+    counts: Counts  # of the lanes; the last two: which problem is in each, and for how long, (4, lanes)
+    flags: Flags  # (4, lanes)
     registers: Floats  # of the functions' program
+    outputs: Floats  # and what it writes
     scratch: Floats
-    who: Counts  # which problem is in each lane
-    turns: Counts  # and for how long
+    step: Floats  # one that is put aside, (m + k,)
 
 
 @inner
@@ -182,17 +244,26 @@ def _solve_sparse(plan: Plan, room: Room, here: Here, equations: Equations, step
 
 
 @inner
-def _shift_sparse(places: Places, plan: Plan, room: Room, x: Lanes, scratch: Floats, solved: float) -> None:
+def _solve(memory: Memory, room: Room, x: Lanes, solved: float) -> None:
+    """The steps; sparse if there is a plan for that."""
+    if len(memory.plan.place):
+        _solve_sparse(memory.plan, room, x.here, x.equations, x.step, solved)
+    else:
+        solve_dense(x.here, x.equations, x.step, memory.scratch)
+
+
+@inner
+def _shift_sparse(places: Places, memory: Memory, room: Room, x: Lanes, solved: float) -> None:
     """Where H is not positive definite along the constraints, a shift that makes it so, and the step with that."""
     for _ in range(SHIFTS):
         more = False
         for n in range(len(x.here.u)):
             if not x.step.room[n] > 0 and x.here.shift[n] < LARGEST_SHIFT:
-                shift_more(places, x.here, n, x.equations, scratch)
+                shift_more(places, x.here, n, x.equations, memory.scratch)
                 more = True
         if not more:
             return
-        _solve_sparse(plan, room, x.here, x.equations, x.step, solved)
+        _solve_sparse(memory.plan, room, x.here, x.equations, x.step, solved)
 
 
 @inner
@@ -242,6 +313,51 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
 
 
 @inner
+def _try(places: Places, limits: Limits, functions: Functions, memory: Memory, x: Lanes, share: float) -> None:
+    """See where the steps lead."""
+    move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, share, memory.scratch)
+    found = _evaluate(functions, x.own, x.trial, memory.outputs, memory.registers)
+    judge(places, x.here, found, x.changed, x.trial, x.there)
+
+
+@inner
+def _correct(places: Places, limits: Limits, memory: Memory, room: Room, x: Lanes, solved: float) -> None:
+    """The step of one problem with what its constraints came to along the first one made up for."""
+    here, k, p = x.here, x.here.y.shape[1], x.here.y.shape[1] - x.here.s.shape[1]
+    # The slacks of the step alone:
+    move(places, here, limits, x.changed.barrier, x.equations, x.step, x.trial, 1.0, memory.scratch)
+    for i in range(k):
+        before, after = here.values[0, i], x.there.values[0, i]
+        if i >= p:
+            before, after = before + here.s[0, i - p], after + x.trial.s[0, i - p]
+        total = x.trial.length[0] * before + (after if np.isfinite(after) else 0.0)
+        x.equations.t[0, i] += before - total
+    _solve(memory, room, x, solved)
+
+
+@inner
+def _search(
+    places: Places, limits: Limits, functions: Functions, memory: Memory, room: Room, x: Lanes, solved: float
+) -> None:
+    """Where a step of one problem is no progress: corrected, or shortened, until it is."""
+    m, k, good, left, share = x.here.u.shape[1], x.here.y.shape[1], x.step.good[0], x.step.room[0], 1.0
+    if k:
+        z, s = memory.step[:m], memory.step[m:]
+        copy(z, x.step.z[0])
+        copy(s, x.step.s[0])
+        _correct(places, limits, memory, room, x, solved)
+        _try(places, limits, functions, memory, x, share)
+        copy(x.step.z[0], z)
+        copy(x.step.s[0], s)
+        x.step.good[0], x.step.room[0] = good, left
+    for _ in range(BACKTRACKS):
+        if x.there.accepted[0]:
+            return
+        share /= 2
+        _try(places, limits, functions, memory, x, share)
+
+
+@inner
 def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: float) -> bool:
     """Whether a problem is plainly solved, or has to be judged."""
     solved, factored, accepted, vague = (
@@ -267,21 +383,23 @@ def iterate(
     functions: Functions,
     memory: Memory,
     batch: Lanes,
-    lanes: Lanes,
+    size: int,
     progress: Progress,
-    outputs: Floats,
     most: int,
     sure: bool,
     faint: float,
     solved: float,
 ) -> None:
-    """At most so many iterations of each problem that is running; sparse if there is a plan for that.
+    """At most so many iterations of each problem that is running, of so many side by side; sparse if there is a plan.
 
     To be ``sure``, what may be a saddle point is not solved.
     """
-    size, total, sparse = len(lanes.own), len(batch.own), len(memory.plan.place) > 0
-    who, turns, plan, scratch = memory.who, memory.turns, memory.plan, memory.scratch
-    room = room_in(plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0))
+    total, sparse = len(batch.own), len(memory.plan.place) > 0
+    who, turns = memory.counts[2], memory.counts[3]
+    lanes = _lanes_in(batch, memory.lanes, memory.counts, memory.flags, size)
+    room = room_in(
+        memory.plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0)
+    )
     count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
     while True:
         while count < size and waiting < total:  # lanes are filled
@@ -293,18 +411,18 @@ def iterate(
             waiting += 1
         if not count:
             return
-        x = _first(lanes, count)
-        prepare(places, x.here, limits, x.changed, x.equations, scratch)
+        x = _between(lanes, 0, count)
+        prepare(places, x.here, limits, x.changed, x.equations, memory.scratch)
+        _solve(memory, room, x, solved)
         if sparse:
-            _solve_sparse(plan, room, x.here, x.equations, x.step, solved)
-            _shift_sparse(places, plan, room, x, scratch, solved)
+            _shift_sparse(places, memory, room, x, solved)
             for i in range(count):
                 progress.doubtful[who[i]] = x.here.shift[i] > 0
-        else:
-            solve_dense(x.here, x.equations, x.step, scratch)
-        move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, scratch)
-        found = _evaluate(functions, x.own, x.trial, outputs, memory.registers)
-        judge(places, x.here, found, x.changed, x.trial, x.there)
+        _try(places, limits, functions, memory, x, 1.0)
+        for i in range(count):
+            refused = x.step.good[i] and not (x.there.accepted[i] or x.trial.solved[i])
+            if refused and progress.hopeful[who[i]] and x.here.shift[i] == 0:
+                _search(places, limits, functions, memory, room, _between(lanes, i, i + 1), solved)
         n = np.int64(0)
         while n < count:
             g = who[n]

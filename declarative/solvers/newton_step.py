@@ -22,6 +22,7 @@ BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go,
 LOWERINGS = 3  # of the barrier at once
 CENTRED = 1e-3  # of the last barrier, if it is not zero: how far slack times multiplier may be from it
 FILTER = 24  # points that a step has to improve on, at the most
+BACKTRACKS = 30  # how often a step is shortened
 FIRST_SHIFT = 1e-2  # the first regularisation of H, relative to its diagonal
 MORE_SHIFT = 8.0  # the factor by which it grows
 LESS_SHIFT = 0.1  # the factor by which the regularisation of H becomes smaller, at most

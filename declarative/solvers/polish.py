@@ -59,32 +59,38 @@ def _quickly(
     u, multipliers = raw.y, raw.multipliers
     if multipliers is None:
         return False, raw
-    way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
-    steps = torch.zeros_like(raw.iterations)
     structure: Structure = "dense" if batch.m <= SMALL else "auto"
     move = _crossed_over if batch.q else None
-    longest = CLOSE * way.amax(-1)
+    steps = torch.zeros_like(raw.iterations)
+    longest: Tensor | None = None
     for _ in range(QUICK_STEPS + 1):
         seen = glance(batch, u, multipliers, dtype, travel, structure, move)
         if seen is None:
             return False, raw
         if move is not None:
-            u, multipliers, steps, move = seen.look.terms.u, seen.look.terms.multipliers, steps + seen.moved, None
-        length = seen.step.abs().amax(-1)
-        if bool(seen.plain.all()):
-            best = seen.assessment(dtype)
+            u, multipliers, steps, move = seen["u"], seen["given"], steps + seen["moved"], None
+        plain = seen["plain"]
+        if bool(plain.all()):
+            best = seen.assessment()
             iterations = raw.iterations + steps if counts else raw.iterations
             ready = dataclasses.replace(raw, y=u, multipliers=best.multipliers, iterations=iterations, assessment=best)
             return True, ready
-        if not bool((seen.plain | (seen.trusted & (seen.found.distance < torch.inf))).all()):
+        if not bool((plain | (seen["trusted"] & (seen["distance"] < torch.inf))).all()):
             return False, raw
-        if not bool((seen.plain | (length <= longest)).all()):  # as good as rounding errors let it be, or a gamble
-            near = bool((length <= CLOSE * way.amax(-1)).all())
-            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if near else raw
-        ahead = ~seen.plain.unsqueeze(-1)
-        u, multipliers = u + ahead * seen.step, seen.look.multipliers - ahead * seen.change
-        steps, longest = steps + ~seen.plain, QUICK * length
+        step = seen["step"]
+        length, close = step.abs().amax(-1), CLOSE * _way(raw.y, travel).amax(-1)
+        if not bool((plain | (length <= (close if longest is None else longest))).all()):
+            # As good as rounding errors let it be, or a gamble.
+            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if bool((length <= close).all()) else raw
+        ahead = ~plain.unsqueeze(-1)
+        u, multipliers = u + ahead * step, seen["multipliers"] - ahead * seen["change"]
+        steps, longest = steps + ~plain, QUICK * length
     return False, dataclasses.replace(raw, y=u, multipliers=multipliers)
+
+
+def _way(u: Tensor, travel: Tensor | None) -> Tensor:  # (batch, m)
+    """What u is made of: its size, or that of the way there."""
+    return u.abs() if travel is None else torch.maximum(u.abs(), travel)
 
 
 def _crossed_over(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> Moved:
@@ -93,7 +99,7 @@ def _crossed_over(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None)
     It is the step that a first verdict would lead to, for a fraction of its price; the verdict on where it leads is
     what decides.
     """
-    way = u.abs() if travel is None else torch.maximum(u.abs(), travel)
+    way = _way(u, travel)
     here, form = batch.expand(u, given), batch.layout.jacobian
     length, reach = form.row_lengths(here.jacobian), way.amax(-1, keepdim=True)
     gradient = here.gradient + form.multiply_transposed(here.jacobian, given)
@@ -128,7 +134,7 @@ def _carefully(
             better = _length(new, u) < _length(best, u)
             best = best.put(better.nonzero().flatten(), new.take(better))
     exact, loose = EXACT * torch.finfo(u.dtype).eps, optimality_tolerance(u.dtype)
-    close = _length(best, u if travel is None else torch.maximum(u.abs(), travel)) < CLOSE
+    close = _length(best, _way(u, travel)) < CLOSE
     improving = close & ((best.residual > exact) | (best.stationarity > loose))
     steps = torch.zeros_like(raw.iterations)
     for _ in range(STEPS):

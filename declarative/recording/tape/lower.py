@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ class Tape:
         self,
         program: Program,
         own: Sequence[int],
+        sizes: Sequence[int],
         shared: Sequence[int],
         captured: Sequence[Tensor],
         frozen: Sequence[Tensor],
@@ -42,13 +45,16 @@ class Tape:
         systems: Systems | None,
     ) -> None:
         self.program, self.systems = program, systems
-        self._products = products
-        self._operations = len([node for node in traced.graph.nodes if node.op == "call_function"])
-        self._own, self._shared, self._captured = tuple(own), tuple(shared), tuple(captured)
+        operations = len([node for node in traced.graph.nodes if node.op == "call_function"])
+        self._most = PER_OPERATION * operations / products if products else math.inf  # problems that it is worth it for
+        self._shared, self._captured = tuple(shared), tuple(captured)
+        self._own, self._width = _places(own, sizes), sum(sizes)
         self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
         self._frozen = [(x, x.clone()) for x in frozen]
-        outputs = _outputs(traced)
-        self._shapes = [(x.shape[1:], x.numel(), x.dtype is torch.bool) for x in outputs]
+        ends = program.offsets.tolist()
+        self._parts = [
+            (tuple(x.shape[1:]), *ends[i : i + 2], x.dtype is torch.bool) for i, x in enumerate(_outputs(traced))
+        ]
         self.structure = traced.structure
         self._tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
 
@@ -59,12 +65,11 @@ class Tape:
 
     def is_worth_it(self, count: int) -> bool:
         """Whether the operations of torch would take longer for so many problems: but for products of matrices."""
-        products: int = self._products * max(count, 4)
-        return products <= PER_OPERATION * self._operations
+        return max(count, 4) <= self._most
 
     def for_one(self, tensors: Sequence[Tensor | None]) -> Any:
         """The outputs of one problem."""
-        return self(tensors, 1)
+        return pytree.tree_unflatten(list(self._run(tensors, 1)), self.structure)
 
     def is_current(self) -> bool:
         """Whether the captured tensors still have the shapes that were recorded, and whole numbers their values."""
@@ -74,35 +79,54 @@ class Tape:
 
     def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
         """The outputs of so many problems."""
-        outputs = torch.empty(count * int(self.program.offsets[-1]), dtype=torch.float64)
-        execute(self.program, self.systems, *self.inputs(tensors, count), outputs.numpy())
-        parts = torch.split_with_sizes(outputs, [count * size for _, size, _ in self._shapes])
-        shaped = [x.view(count, *shape) for x, (shape, _, _) in zip(parts, self._shapes, strict=True)]
-        found = [x != 0 if truth else x for x, (_, _, truth) in zip(shaped, self._shapes, strict=True)]
-        return tuple(found) if self._tuple else pytree.tree_unflatten(found, self.structure)
+        found = self._run(tensors, count)
+        return found if self._tuple else pytree.tree_unflatten(list(found), self.structure)
+
+    def _run(self, tensors: Sequence[Tensor | None], count: int) -> Outputs:
+        flat = np.empty(count * self._parts[-1][2] if self._parts else 0)
+        execute(self.program, self.systems, *self.inputs(tensors, count), flat)
+        return Outputs(flat, count, self._parts)
 
     def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats]:
         """What each problem reads, and what all read."""
-        parts = [_plain(tensors[i]).reshape(count, -1) for i in self._own]
-        shared = [_plain(tensors[i]) for i in self._shared] + [_plain(x) for x in self._captured]
-        flat = np.concatenate([x.reshape(-1).numpy(force=True) for x in shared]) if shared else np.empty(0)
-        return _joined(parts, count), flat
+        own = np.empty((count, self._width))
+        for i, (begin, end) in self._own.items():
+            own[:, begin:end] = _array(tensors[i]).reshape(count, end - begin)
+        shared = [_array(x).reshape(-1) for x in (*(tensors[i] for i in self._shared), *self._captured)]
+        return own, np.concatenate(shared, dtype=np.float64) if shared else np.empty(0)
 
-    def begin_of(self, argument: int, tensors: Sequence[Tensor | None], count: int) -> int:
+    def begin_of(self, argument: int) -> int:
         """Where a tensor begins in what each problem reads; -1 if it is not read."""
-        before = self._own[: self._own.index(argument)] if argument in self._own else None
-        return -1 if before is None else sum(_plain(tensors[i]).numel() // count for i in before)
+        return self._own[argument][0] if argument in self._own else -1
 
 
-def _joined(parts: list[Tensor], count: int) -> Any:
-    if len(parts) == 1:
-        return parts[0].contiguous().numpy(force=True)
-    return torch.cat(parts, 1).numpy(force=True) if parts else np.empty((count, 0))
+class Outputs(Sequence[Tensor]):
+    """What a tape has written: tensors with memory of their own, each made when it is asked for."""
+
+    def __init__(self, flat: Floats, count: int, parts: Sequence[tuple[tuple[int, ...], int, int, bool]]) -> None:
+        self._flat, self._count, self._parts = flat, count, parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self._parts)))
+
+    def __getitem__(self, place: Any) -> Any:
+        shape, begin, end, truth = self._parts[place]
+        x = self._flat[begin * self._count : end * self._count].reshape(self._count, *shape)
+        return torch.from_numpy(x != 0 if truth else x.copy())
 
 
-def _plain(x: Tensor | None) -> Tensor:
+def _places(arguments: Sequence[int], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Where each argument is in what a problem reads."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    return dict(zip(arguments, itertools.pairwise(ends), strict=True))
+
+
+def _array(x: Tensor | None) -> Any:
     assert x is not None
-    return x.detach() if x.dtype is torch.float64 else x.detach().double()
+    return x.numpy(force=True)  # also of what torch knows to be zero
 
 
 def _outputs(traced: Trace) -> list[Tensor]:
@@ -139,6 +163,7 @@ def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
     return Tape(
         program,
         [given[x] for x in inputs],
+        [x.size for x in registers[:split]],
         [given[x] for x in common],
         captured,
         lowering.frozen,
