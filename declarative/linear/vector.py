@@ -94,6 +94,19 @@ if INSTALLED:
         return x(a, b, x, y), generate
 
     @intrinsic  # type: ignore[untyped-decorator]
+    def all_less(_: Any, a: Any, b: Any) -> Any:
+        """Whether a < b in all lanes."""
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            less = builder.fcmp_ordered("<", *args)
+            if signature.args[0] is types.float64:
+                return less
+            bits = ir.IntType(signature.args[0].lanes)
+            return builder.icmp_signed("==", builder.bitcast(less, bits), ir.Constant(bits, -1))
+
+        return types.boolean(a, b), generate
+
+    @intrinsic  # type: ignore[untyped-decorator]
     def size_of(_: Any, a: Any) -> Any:
         """|a|."""
 
@@ -126,4 +139,4 @@ if INSTALLED:
     ):
         _operation(_symbol, _name)
 else:  # without Numba no kernel that needs them is called
-    load = store = broad = where_less = size_of = None
+    load = store = broad = where_less = all_less = size_of = None

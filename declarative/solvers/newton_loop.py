@@ -36,6 +36,7 @@ from .newton_kernel import (
 )
 from .newton_step import BACKTRACKS
 
+STEP_GOAL = 1e-12  # a relative residual with which a step is as good as any
 SHIFTS, LARGEST_SHIFT = 10, 1e4  # how often a regularisation is made larger here, and what may become of it
 
 Flags = NDArray[np.bool_]
@@ -232,7 +233,7 @@ def _solve_sparse(plan: Plan, room: Room, here: Here, equations: Equations, step
         for i in range(equations.t.shape[1]):
             sides.right[plan.place[m + i], b] = equations.t[n, i]
     factorise(plan, entries, room.factor, room.work)
-    solve(plan, entries, room.factor, sides, room.error)
+    solve(plan, entries, room.factor, sides, room.error, STEP_GOAL)
     for b in range(count):
         convex = room.factor.counts[0, b] + room.factor.counts[2, b] == m
         step.good[b] = convex and room.error[b] <= solved

@@ -11,11 +11,12 @@ W is kept beside L because it makes a block of D of size two no different from t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from ..machine import Floats, inner, woven
-from ..vector import LANES, load, size_of, store
+from ..vector import LANES, all_less, broad, load, size_of, store, where_less
 from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
 
@@ -24,6 +25,11 @@ from .pivots import PIVOT, REPLACED, SMALLEST
 def arrange(part: Floats, group: int, begin: int, entries: Floats) -> None:
     """Entries of K, from values (batch, ...) of the batch; lanes to spare repeat the last problem."""
     lanes = entries.shape[1]
+    if lanes == LANES and part.shape[0] >= (group + 1) * LANES:  # which the compiler then knows
+        for e in range(part.shape[1]):
+            for b in range(LANES):
+                entries[begin + e, b] = part[group * LANES + b, e]
+        return
     for b in range(lanes):
         problem = min(group * lanes + b, part.shape[0] - 1)
         for e in range(part.shape[1]):
@@ -46,11 +52,10 @@ def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: i
     j = np.int64(0)  # of one type throughout: zero by itself has its own, for which all would be compiled again
     while j < len(plan.pair):
         begin, end = plan.starts[j], plan.starts[j + 1]
-        _update(plan, j, j, factor, work, lanes)
         if plan.pair[j]:
-            _update(plan, j + 1, j, factor, work, lanes)
-            _invert_two(plan, j, factor, work, lanes)
             beside = end - begin - 1  # from an entry of the first column to that of the second
+            _update_two(plan, j, beside, factor, work, lanes)
+            _invert_two(plan, j, factor, work, lanes)
             one, two, both = (
                 load(factor.inverse, j, lanes),
                 load(factor.inverse, j + 1, lanes),
@@ -64,6 +69,7 @@ def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: i
                 store(lower, p + beside, x * both + y * two, lanes)
             j += 2
         else:
+            _update_one(plan, j, factor, work, lanes)
             _invert_one(plan, j, factor, work, lanes)
             inverse = load(factor.inverse, j, lanes)
             for p in range(begin, end):
@@ -75,9 +81,13 @@ def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: i
 def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     """Put the entries of K where the factor will be."""
     size = len(factor.inverse)
-    factor.inverse.fill(0.0)
-    factor.counts.fill(0)
-    work.below.fill(0.0)
+    none = broad(0.0, lanes)
+    for i in range(size):
+        store(factor.inverse, i, none, lanes)
+    for i in range(4):
+        store(factor.counts, i, none, lanes)
+    for p in range(len(plan.rows)):
+        store(work.below, p, none, lanes)
     for e in range(len(plan.slots)):
         slot, entry = np.int64(plan.slots[e]), load(entries, e, lanes)
         if slot < size:
@@ -87,31 +97,105 @@ def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int)
 
 
 @woven
-def _update(plan: Plan, c: int, last: int, factor: Factor, work: Work, lanes: int) -> None:
-    """Column c of W, from the columns before ``last``."""
+def _update_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
+    """Column j of W, from the columns before it; two at a time where they are a pair, whose entries are alike."""
     lower, below, rows, where = factor.lower, work.below, plan.rows, work.where
-    for p in range(plan.starts[c], plan.starts[c + 1]):
+    for p in range(plan.starts[j], plan.starts[j + 1]):
         where[rows[p]] = p
-    pivot = load(factor.inverse, c, lanes)
+    pivot = load(factor.inverse, j, lanes)
     made = size_of(pivot)
-    for r in range(plan.row_starts[c], plan.row_starts[c + 1]):
-        q = plan.by_row[r]
+    r, last = plan.row_starts[j], plan.row_starts[j + 1]
+    while r < last:
+        q = np.int64(plan.by_row[r])
         k = plan.columns[q]
-        if k >= last:
-            break
-        weight = load(below, q, lanes)
-        change = load(lower, q, lanes) * weight
+        end = np.int64(plan.starts[k + 1])
+        w = load(below, q, lanes)
+        change = load(lower, q, lanes) * w
         pivot, made = pivot - change, made + size_of(change)
-        for p in range(q + 1, plan.starts[k + 1]):
-            t = where[rows[p]]
-            store(below, t, load(below, t, lanes) - load(lower, p, lanes) * weight, lanes)
-    store(factor.inverse, c, pivot, lanes)
-    store(work.made, c, made, lanes)
+        if plan.pair[k]:
+            beside = end - plan.starts[k] - 1
+            v = load(below, q + beside, lanes)
+            change = load(lower, q + beside, lanes) * v
+            pivot, made = pivot - change, made + size_of(change)
+            for p in range(q + 1, end):
+                t = where[rows[p]]
+                term = load(lower, p, lanes) * w + load(lower, p + beside, lanes) * v
+                store(below, t, load(below, t, lanes) - term, lanes)
+            r += 2
+        else:
+            for p in range(q + 1, end):
+                t = where[rows[p]]
+                store(below, t, load(below, t, lanes) - load(lower, p, lanes) * w, lanes)
+            r += 1
+    store(factor.inverse, j, pivot, lanes)
+    store(work.made, j, made, lanes)
+
+
+@woven
+def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lanes: int) -> None:
+    """The same for a pair of columns: a column before them has entries in both of their rows, one below the other."""
+    lower, below, rows, where = factor.lower, work.below, plan.rows, work.where
+    begin = np.int64(plan.starts[j])
+    for p in range(begin, plan.starts[j + 1]):
+        where[rows[p]] = p
+    pivot, coupling, other = load(factor.inverse, j, lanes), load(below, begin, lanes), load(factor.inverse, j + 1, lanes)
+    made, made_other = size_of(pivot), size_of(other)
+    r, last = plan.row_starts[j], plan.row_starts[j + 1]
+    while r < last:
+        q = np.int64(plan.by_row[r])
+        k = plan.columns[q]
+        end = np.int64(plan.starts[k + 1])
+        a, b = load(below, q, lanes), load(below, q + 1, lanes)
+        x, y = load(lower, q, lanes), load(lower, q + 1, lanes)
+        change, change_other = x * a, y * b
+        pivot, made = pivot - change, made + size_of(change)
+        other, made_other = other - change_other, made_other + size_of(change_other)
+        coupling = coupling - y * a
+        if plan.pair[k]:
+            to = end - plan.starts[k] - 1
+            c, d = load(below, q + to, lanes), load(below, q + to + 1, lanes)
+            x, y = load(lower, q + to, lanes), load(lower, q + to + 1, lanes)
+            change, change_other = x * c, y * d
+            pivot, made = pivot - change, made + size_of(change)
+            other, made_other = other - change_other, made_other + size_of(change_other)
+            coupling = coupling - y * c
+            for p in range(q + 2, end):
+                t = np.int64(where[rows[p]])
+                x, y = load(lower, p, lanes), load(lower, p + to, lanes)
+                store(below, t, load(below, t, lanes) - (x * a + y * c), lanes)
+                store(below, t + beside, load(below, t + beside, lanes) - (x * b + y * d), lanes)
+            r += 2
+        else:
+            for p in range(q + 2, end):
+                t = np.int64(where[rows[p]])
+                x = load(lower, p, lanes)
+                store(below, t, load(below, t, lanes) - x * a, lanes)
+                store(below, t + beside, load(below, t + beside, lanes) - x * b, lanes)
+            r += 1
+    store(below, begin, coupling, lanes)
+    store(factor.inverse, j, pivot, lanes)
+    store(factor.inverse, j + 1, other, lanes)
+    store(work.made, j, made, lanes)
+    store(work.made, j + 1, made_other, lanes)
+
+
+@woven
+def _count(factor: Factor, above: Any, below: Any, lanes: int) -> None:
+    """So many more pivots above and below zero."""
+    store(factor.counts, 0, load(factor.counts, 0, lanes) + above, lanes)
+    store(factor.counts, 1, load(factor.counts, 1, lanes) + below, lanes)
 
 
 @woven
 def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
+    one, none = broad(1.0, lanes), broad(0.0, lanes)
+    pivots = load(factor.inverse, j, lanes)
+    if all_less(broad(PIVOT, lanes) * load(work.made, j, lanes), size_of(pivots)):  # as nearly always
+        above = where_less(none, pivots, one, none)
+        _count(factor, above, one - above, lanes)
+        store(factor.inverse, j, one / pivots, lanes)
+        return
     for b in range(lanes):
         pivot = factor.inverse[j, b]
         if abs(pivot) > PIVOT * work.made[j, b]:
@@ -125,6 +209,20 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
 @woven
 def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
+    one, two, none = broad(1.0, lanes), broad(2.0, lanes), broad(0.0, lanes)
+    hs, both, cs = load(factor.inverse, j, lanes), load(work.below, plan.starts[j], lanes), load(factor.inverse, j + 1, lanes)
+    of_h, of_c = load(work.made, j, lanes), load(work.made, j + 1, lanes)
+    determinants = hs * cs - both * both
+    # More than what is compared below, for a mean is more than the root of a product.
+    terms = size_of(hs) * of_c + size_of(cs) * of_h + size_of(both) * (of_h + of_c)
+    if all_less(broad(PIVOT, lanes) * terms, size_of(determinants)):  # as nearly always
+        above = where_less(determinants, none, one, where_less(none, hs, two, none))
+        _count(factor, above, two - above, lanes)
+        inverse = one / determinants
+        store(factor.inverse, j, cs * inverse, lanes)
+        store(factor.inverse, j + 1, hs * inverse, lanes)
+        store(factor.coupling, j, (none - both) * inverse, lanes)
+        return
     for b in range(lanes):
         h, a, c = factor.inverse[j, b], work.below[plan.starts[j], b], factor.inverse[j + 1, b]
         determinant = h * c - a * a

@@ -17,6 +17,7 @@ from ..machine import Floats, compiled, inner
 from ..vector import LANES
 from .elimination import arrange, factorise
 from .lanes import Factor, Parts, Plan, Rows, Work
+from .pivots import GOAL
 from .substitution import load_right, solve, store_solution
 from .symbolic import Symbolic
 
@@ -121,7 +122,7 @@ def _solve_all(
         factor = _group(factors, group)
         for i in range(right.shape[2]):
             load_right(right, i, plan.place, group, rows.right)
-            solve(plan, entries[group], factor, rows, error)
+            solve(plan, entries[group], factor, rows, error, GOAL)
             store_solution(rows.x, plan.place, group, i, found)
             for b in range(len(error)):
                 errors[group, b] = max(errors[group, b], error[b])

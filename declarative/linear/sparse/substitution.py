@@ -9,7 +9,7 @@ import numpy as np
 from ..machine import Floats, inner, woven
 from ..vector import LANES, broad, load, size_of, store, where_less
 from .lanes import Factor, Indices, Plan, Rows
-from .pivots import CORRECTIONS, FADED, GOAL, SMALLEST
+from .pivots import CORRECTIONS, FADED, SMALLEST
 
 
 @inner
@@ -33,25 +33,42 @@ def store_solution(x: Floats, place: Indices, group: int, count: int, found: Flo
 
 @woven
 def _substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
-    """x = K^-1 x, (size, lanes)."""
+    """x = K^-1 x, (size, lanes); two columns at a time where they are a pair, whose entries are alike."""
     size, starts, rows, lower = len(x), plan.starts, plan.rows, factor.lower
-    for j in range(size):
+    j = np.int64(0)
+    while j < size:
+        begin, end = np.int64(starts[j]), np.int64(starts[j + 1])
         one = load(x, j, lanes)
-        for p in range(starts[j], starts[j + 1]):
-            i = rows[p]
-            store(x, i, load(x, i, lanes) - load(lower, p, lanes) * one, lanes)
-    for j in range(size):
-        if plan.pair[j]:
-            one, two, a = load(x, j, lanes), load(x, j + 1, lanes), load(factor.coupling, j, lanes)
+        if plan.pair[j]:  # of which the first entry connects the two, and belongs to D
+            two, a, beside = load(x, j + 1, lanes), load(factor.coupling, j, lanes), end - begin - 1
+            for p in range(begin + 1, end):
+                term = load(lower, p, lanes) * one + load(lower, p + beside, lanes) * two
+                store(x, rows[p], load(x, rows[p], lanes) - term, lanes)
             store(x, j, load(factor.inverse, j, lanes) * one + a * two, lanes)
             store(x, j + 1, a * one + load(factor.inverse, j + 1, lanes) * two, lanes)
-        elif j == 0 or not plan.pair[j - 1]:
-            store(x, j, load(x, j, lanes) * load(factor.inverse, j, lanes), lanes)
-    for j in range(size - 1, -1, -1):
-        one = load(x, j, lanes)
-        for p in range(starts[j], starts[j + 1]):
-            one = one - load(lower, p, lanes) * load(x, rows[p], lanes)
-        store(x, j, one, lanes)
+            j += 2
+        else:
+            for p in range(begin, end):
+                store(x, rows[p], load(x, rows[p], lanes) - load(lower, p, lanes) * one, lanes)
+            store(x, j, one * load(factor.inverse, j, lanes), lanes)
+            j += 1
+    j = np.int64(size - 1)
+    while j >= 0:
+        first = j - 1 if j > 0 and plan.pair[j - 1] else j
+        begin, end = np.int64(starts[first]), np.int64(starts[first + 1])
+        one, two = load(x, first, lanes), load(x, j, lanes)
+        if first < j:
+            beside = end - begin - 1
+            for p in range(begin + 1, end):
+                known = load(x, rows[p], lanes)
+                one = one - load(lower, p, lanes) * known
+                two = two - load(lower, p + beside, lanes) * known
+            store(x, j, two, lanes)
+        else:
+            for p in range(begin, end):
+                one = one - load(lower, p, lanes) * load(x, rows[p], lanes)
+        store(x, first, one, lanes)
+        j = first - 1
 
 
 @woven
@@ -113,13 +130,13 @@ def _measured(plan: Plan, rows: Rows, lanes: int) -> Any:
 
 
 @woven
-def _accept(rows: Rows, now: Any, error: Floats, lanes: int) -> bool:
+def _accept(rows: Rows, now: Any, error: Floats, goal: float, lanes: int) -> bool:
     """Keep what is better, and say whether it is worth going on."""
     before = load(error, 0, lanes)
     for i in range(len(rows.x)):
         store(rows.x, i, where_less(now, before, load(rows.trial, i, lanes), load(rows.x, i, lanes)), lanes)
     one, none = broad(1.0, lanes), broad(0.0, lanes)
-    worth = where_less(now, broad(0.5, lanes) * before, where_less(broad(GOAL, lanes), now, one, none), none)
+    worth = where_less(now, broad(0.5, lanes) * before, where_less(broad(goal, lanes), now, one, none), none)
     store(error, 0, worth, lanes)
     going = False
     for b in range(lanes):
@@ -129,16 +146,16 @@ def _accept(rows: Rows, now: Any, error: Floats, lanes: int) -> bool:
 
 
 @inner
-def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats) -> None:
+def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
     if entries.shape[1] == 1:
-        _solve(plan, entries, factor, rows, error, 1)
+        _solve(plan, entries, factor, rows, error, goal, 1)
     else:
-        _solve(plan, entries, factor, rows, error, LANES)
+        _solve(plan, entries, factor, rows, error, goal, LANES)
 
 
 @woven
-def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, lanes: int) -> None:
+def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float, lanes: int) -> None:
     for i in range(len(rows.right)):
         store(rows.residual, i, load(rows.right, i, lanes), lanes)
         store(rows.x, i, broad(0.0, lanes), lanes)
@@ -147,5 +164,5 @@ def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Float
     for _ in range(CORRECTIONS + 1):
         _substitute(plan, factor, rows.residual, lanes)
         _try(plan, entries, rows, lanes)
-        if not _accept(rows, _measured(plan, rows, lanes), error, lanes):
+        if not _accept(rows, _measured(plan, rows, lanes), error, goal, lanes):
             break

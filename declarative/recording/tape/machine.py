@@ -279,12 +279,14 @@ def _load(program: Program, own: Floats, begin: int, r: Floats, lanes: int) -> N
 @woven
 def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats, lanes: int) -> None:
     """The outputs of these problems."""
-    for j in range(min(lanes, count - begin)):
-        for n in range(len(program.offsets) - 1):
-            first, last = program.offsets[n], program.offsets[n + 1]
-            place = first * count + (begin + j) * (last - first)
-            for i in range(first, last):
-                outputs[place + i - first] = r[program.outputs[i] * lanes + j]
+    there = min(lanes, count - begin)
+    for n in range(len(program.offsets) - 1):
+        first, last = program.offsets[n], program.offsets[n + 1]
+        place = first * count + begin * (last - first)
+        for i in range(first, last):
+            register = program.outputs[i] * lanes
+            for j in range(there):
+                outputs[place + j * (last - first) + i - first] = r[register + j]
 
 
 @woven

@@ -17,7 +17,7 @@ from ...linear.sparse.lanes import Indices, Plan
 from ...linear.sparse.lanes import Room as SparseRoom
 from ...linear.sparse.lanes import room_in as sparse_room
 from ...linear.sparse.lanes import room_size as sparse_size
-from ...linear.sparse.pivots import LOST
+from ...linear.sparse.pivots import GOAL, LOST
 from ...linear.sparse.substitution import solve
 
 Registers = NDArray[np.int64]
@@ -83,7 +83,7 @@ def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, wri
         for b in range(lanes):
             sides.right[plan.place[i], b] = r[reads[count + i] * lanes + b]
     factorise(plan, entries, room.factor, room.work)
-    solve(plan, entries, room.factor, sides, room.error)
+    solve(plan, entries, room.factor, sides, room.error, GOAL)
     unknowns, regular = 0, True
     for i in range(size):
         unknowns += 0 if plan.is_constraint[i] else 1
@@ -99,7 +99,7 @@ def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, wri
         for i in range(size):
             for b in range(lanes):
                 sides.right[i, b] = 0.5 + (0.6180339887 * (i + 1)) % 1.0
-        solve(plan, entries, room.factor, sides, room.error)
+        solve(plan, entries, room.factor, sides, room.error, GOAL)
         for b in range(lanes):
             alike = room.factor.counts[0, b] + room.factor.counts[1, b] == size
             r[writes[size + 2] * lanes + b] = 1.0 if alike or room.error[b] <= LOST else 0.0
