@@ -17,7 +17,7 @@ from ..linear.sparse.elimination import arrange, factorise
 from ..linear.sparse.lanes import Indices, Plan, Room, room_in
 from ..linear.sparse.substitution import solve
 from ..linear.vector import LANES
-from ..recording.tape.machine import Program, abreast, alone
+from ..recording.tape.machine import Program, run
 from .newton_kernel import (
     Changed,
     Equations,
@@ -276,10 +276,7 @@ def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats, 
             copy(own[n, functions.at_u :], trial.u[n])
         if functions.at_multipliers >= 0:
             copy(own[n, functions.at_multipliers :], trial.multipliers[n])
-    if count == 1:
-        alone(program, own, functions.shared, outputs, registers)
-    else:
-        abreast(program, own, functions.shared, outputs, registers)
+    run(program, own, functions.shared, outputs, registers)
     at, n = program.offsets, count
     return Found(
         outputs[: at[1] * n],

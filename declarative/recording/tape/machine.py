@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...linear.machine import Floats, allocating, compiled, inner, woven
 from ...linear.sparse.lanes import Indices
-from ...linear.vector import LANES, load, store
+from ...linear.vector import LANES, broad, load, store
 from .systems import Systems, memory_in, room_for, solve_in_registers
 
 Registers = NDArray[np.int64]
@@ -255,24 +255,17 @@ def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> 
 
 
 @woven
-def _load_all(program: Program, shared: Floats, r: Floats, lanes: int) -> None:
-    """The registers that are the same for all problems."""
+def _load(program: Program, own: Floats, shared: Floats, begin: int, r: Floats, lanes: int) -> None:
+    """The registers of inputs and constants; lanes to spare repeat the last problem."""
     fixed, read = len(program.constants), len(program.own)
-    for i in range(fixed):
-        for j in range(lanes):
-            r[i * lanes + j] = program.constants[i]
-    for i in range(len(program.shared)):
-        for j in range(lanes):
-            r[(fixed + read + i) * lanes + j] = shared[program.shared[i]]
-
-
-@woven
-def _load(program: Program, own: Floats, begin: int, r: Floats, lanes: int) -> None:
-    """Those of the problems from ``begin`` on; lanes to spare repeat the last problem."""
-    fixed = len(program.constants)
+    if begin == 0:  # those that are the same for all problems
+        for i in range(fixed):
+            store(r, i, broad(program.constants[i], lanes), lanes)
+        for i in range(len(program.shared)):
+            store(r, fixed + read + i, broad(shared[program.shared[i]], lanes), lanes)
     for j in range(lanes):
         row = min(begin + j, len(own) - 1)
-        for i in range(len(program.own)):
+        for i in range(read):
             r[(fixed + i) * lanes + j] = own[row, program.own[i]]
 
 
@@ -289,21 +282,45 @@ def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats,
                 outputs[place + j * (last - first) + i - first] = r[register + j]
 
 
-@woven
-def _run(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats, lanes: int) -> None:
-    """For so many problems side by side, a number that the compiler knows."""
-    _load_all(program, shared, r, lanes)
+@inner
+def perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> None:
+    """Some of the runs."""
+    if lanes == 1:  # which the compiler then knows
+        _perform(program, r, first, last, 1)
+    else:
+        _perform(program, r, first, last, LANES)
+
+
+@inner
+def load_group(program: Program, own: Floats, shared: Floats, begin: int, r: Floats, lanes: int) -> None:
+    """What the problems from ``begin`` on read; what all share is read for the first of them."""
+    if lanes == 1:
+        _load(program, own, shared, begin, r, 1)
+    else:
+        _load(program, own, shared, begin, r, LANES)
+
+
+@inner
+def store_group(program: Program, r: Floats, count: int, begin: int, outputs: Floats, lanes: int) -> None:
+    """And what they write."""
+    if lanes == 1:
+        _store(program, r, count, begin, outputs, 1)
+    else:
+        _store(program, r, count, begin, outputs, LANES)
+
+
+@compiled
+def run(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
+    """A program without systems, for problems alone or side by side."""
+    first, lanes = np.int64(0), len(r) // program.size
     for begin in range(0, len(own), lanes):
-        _load(program, own, begin, r, lanes)
-        if lanes == 1:
-            perform_alone(program, r, 0, len(program.kinds))
-        else:
-            perform_abreast(program, r, 0, len(program.kinds))
-        _store(program, r, len(own), begin, outputs, lanes)
+        load_group(program, own, shared, begin, r, lanes)
+        perform(program, r, first, len(program.kinds), lanes)
+        store_group(program, r, len(own), begin, outputs, lanes)
 
 
-@woven
-def _run_with_systems(
+@compiled
+def run_with_systems(
     program: Program,
     systems: Systems,
     own: Floats,
@@ -312,84 +329,26 @@ def _run_with_systems(
     r: Floats,
     numbers: Floats,
     where: Indices,
-    lanes: int,
 ) -> None:
     """The same for a program that solves systems."""
-    memory = memory_in(systems, numbers, where, np.int64(lanes))
-    _load_all(program, shared, r, lanes)
+    lanes = len(r) // program.size
+    memory = memory_in(systems, numbers, where, lanes)
     for begin in range(0, len(own), lanes):
-        _load(program, own, begin, r, lanes)
-        first = 0
+        load_group(program, own, shared, begin, r, lanes)
+        first = np.int64(0)
         while first < len(program.kinds):
             last = first
             while last < len(program.kinds) and program.kinds[last] != READ:
                 last += 1
-            if lanes == 1:
-                perform_alone(program, r, first, last)
-            else:
-                perform_abreast(program, r, first, last)
+            perform(program, r, first, last, lanes)
             first = last
             if last < len(program.kinds):
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
                 reads, writes = program.a[begins:middle], program.d[middle:end]
-                solve_in_registers(systems, memory, r, reads, writes, np.int64(lanes))
+                solve_in_registers(systems, memory, r, reads, writes, lanes)
                 first += 2
-        _store(program, r, len(own), begin, outputs, lanes)
-
-
-@inner
-def perform_alone(program: Program, r: Floats, first: int, last: int) -> None:
-    """Some of the runs, for one problem."""
-    _perform(program, r, first, last, 1)
-
-
-@inner
-def perform_abreast(program: Program, r: Floats, first: int, last: int) -> None:
-    """Some of the runs, for several problems."""
-    _perform(program, r, first, last, LANES)
-
-
-@compiled
-def alone(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
-    """A program without systems, for one problem."""
-    _run(program, own, shared, outputs, r, 1)
-
-
-@compiled
-def abreast(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
-    """A program without systems, for several problems."""
-    _run(program, own, shared, outputs, r, LANES)
-
-
-@compiled
-def alone_with_systems(
-    program: Program,
-    systems: Systems,
-    own: Floats,
-    shared: Floats,
-    outputs: Floats,
-    r: Floats,
-    numbers: Floats,
-    where: Indices,
-) -> None:
-    """A program with systems, for one problem."""
-    _run_with_systems(program, systems, own, shared, outputs, r, numbers, where, 1)
-
-
-@compiled
-def abreast_with_systems(
-    program: Program,
-    systems: Systems,
-    own: Floats,
-    shared: Floats,
-    outputs: Floats,
-    r: Floats,
-    numbers: Floats,
-    where: Indices,
-) -> None:
-    """A program with systems, for several problems."""
-    _run_with_systems(program, systems, own, shared, outputs, r, numbers, where, LANES)
+        store_group(program, r, len(own), begin, outputs, lanes)
 
 
 def registers_for(program: Program, count: int) -> Floats:
@@ -409,9 +368,8 @@ def execute(program: Program, systems: Systems | None, own: Floats, shared: Floa
     """
     r = registers_for(program, len(own))
     if systems is None:
-        (alone if len(own) == 1 else abreast)(program, own, shared, outputs, r)
+        run(program, own, shared, outputs, r)
     else:
-        room = room_for(systems, 1 if len(own) == 1 else LANES)
-        (alone_with_systems if len(own) == 1 else abreast_with_systems)(
-            program, systems, own, shared, outputs, r, *room
+        run_with_systems(
+            program, systems, own, shared, outputs, r, *room_for(systems, 1 if len(own) == 1 else LANES)
         )
