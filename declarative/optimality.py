@@ -300,16 +300,17 @@ class Glance:
 
     def assessment(self) -> Assessment:
         """The verdict, where it is plain."""
-        settled = bool(self["consistent"].all())
         return Assessment(
-            *(self[name] for name in VERDICT[:3]),
+            self["kept"],
+            self["holding"],
+            self["kinks"],
             self["stationarity"],
             self["violation"],
             self["residual"],
             self["step"],
             -self["change"],
             self["jacobian"],
-            self["hessian"] if settled else None,
+            self["hessian"] if bool(self["consistent"].all()) else None,
         )
 
     def look(self) -> _Look:

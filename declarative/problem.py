@@ -144,6 +144,8 @@ class Batch:
 
     def unshared(self) -> Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""
+        if None not in self.in_dims:
+            return self
         xs = [x.expand(self.size, *x.shape) if dim is None else x for x, dim in zip(self.xs, self.in_dims, strict=True)]
         return self.replace(xs, in_dims=(0,) * len(xs))
 

@@ -64,18 +64,21 @@ class Normalise(Solver):
         centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)
         codes = torch.where(centre, int(Status.SINGULAR), int(Status.CONVERGED))
         messages = tuple("x = 0 has no nearest point" if code else "" for code in codes.tolist())
-        return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages)
+        return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages, byproduct=length)
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         """u - x = (1 - ||x||) u, relative to ||x||."""
-        y, length = polar(batch.unshared().xs[0].to(raw.y.dtype))
+        assert raw.byproduct is not None
+        assert raw.multipliers is not None
+        away = raw.y - batch.unshared().xs[0].to(raw.y.dtype) / raw.byproduct
         violation = (torch.linalg.vector_norm(raw.y, dim=-1) - 1).abs()
-        stationarity = torch.where(raw.codes == Status.CONVERGED, (raw.y - y).abs().amax(-1), torch.inf)
-        return judged(1 - length, stationarity, violation)
+        stationarity = torch.where(raw.codes == Status.CONVERGED, away.abs().amax(-1), torch.inf)
+        return judged(raw.multipliers, stationarity, violation)
 
 
 def _system(point: Point, kind: Kind) -> System:
-    return radial_system(point, kind, 1 / polar(point.batch.unshared().xs[0].to(point.u.dtype))[1])
+    assert point.byproduct is not None  # the length of x
+    return radial_system(point, kind, 1 / point.byproduct)
 
 
 def _nearby(x: Tensor) -> Tensor:

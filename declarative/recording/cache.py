@@ -18,13 +18,12 @@ from torch import Tensor
 from ..boundary import Sizes
 from ..linear.machine import INSTALLED
 from ..problem import Request
-from ..torchside import in_dispatch_mode, transformed
+from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
 from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
 NOT_YET = "not yet"
-PLAIN = (Tensor, torch.nn.Parameter)
 GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
 
 
@@ -136,8 +135,9 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
     """Whether these are plain tensors that nobody differentiates: a graph knows no derivatives of its own."""
     if transformed() or in_dispatch_mode():
         return False
-    graded = torch.is_grad_enabled()
-    return all(x is None or (type(x) in PLAIN and not (graded and x.requires_grad)) for x in tensors)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        return False
+    return all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def _count(request: Request) -> int:

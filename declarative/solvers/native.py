@@ -58,7 +58,7 @@ class Native:
         from .newton_kernel import Changed, Found, Limits, judge, move, prepare
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
-        changed = Changed(*_each(np.copy, self.before))
+        changed = Changed(*_each(np.ndarray.copy, self.before))
         _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
         prepare(places, here, within, changed, equations)
         step = self._solved(equations)
@@ -77,8 +77,8 @@ class Native:
 
         functions, count = self.functions, len(self.here.u)
         assert functions is not None
-        self.here = here = Here(*[*(x.copy() for x in self.here[:9]), *self.here[9:]])
-        self.before = self.changed = changed = Changed(*[x.copy() for x in self.before])
+        self.here = here = Here(*[*_each(np.ndarray.copy, self.here[:9]), *self.here[9:]])
+        self.before = self.changed = changed = Changed(*_each(np.ndarray.copy, self.before))
         batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
         for to, before in zip(
@@ -88,9 +88,7 @@ class Native:
         flags = np.zeros((4, count), dtype=bool)
         width = min(count, LANES)
         memory, progress = _memory(self.layout, width), Progress(*fates, flags)
-        iterate(
-            self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED
-        )
+        iterate(self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED)
         return flags
 
     def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:

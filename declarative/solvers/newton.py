@@ -160,6 +160,8 @@ class Newton(Solver):
         if not self.polish:
             return raw
         raw = polish(batch, raw, start, dtype)
+        if not bool(raw.codes.any()):  # all have converged, as nearly always
+            return raw
         rows = ((raw.codes == Status.NOT_OPTIMAL) & vague).nonzero().flatten()
         if len(rows):  # they may be saddle points
             part, first = batch.select(rows), start[rows]

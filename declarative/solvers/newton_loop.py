@@ -315,8 +315,11 @@ def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: fl
     progress.flags[0, g], progress.flags[1, g] = solved, factored
     progress.flags[2, g], progress.flags[3, g] = accepted, vague
     certain = progress.settled[g] or (factored and not (sure and (vague or progress.doubtful[g])))
-    if solved and accepted and certain and _is_finite(x.here, n):
-        progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
+    if solved and certain and _is_finite(x.here, n):
+        if accepted:  # the step is known, and shorter than can be asked for
+            progress.u[g], progress.y[g] = x.trial.u[n], x.trial.y[n]
+        else:
+            progress.u[g], progress.y[g] = x.here.u[n], x.here.y[n]
         progress.running[g], progress.finished[g] = False, True
     return solved or not (factored and accepted and progress.hopeful[g])
 
