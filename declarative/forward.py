@@ -336,7 +336,7 @@ def _solution(
 ) -> Solution:
     multipliers = found.multipliers
     return Solution(
-        y=own_memory(raw.y.reshape(shape), others),
+        y=own_memory(raw.y if raw.y.shape == shape else raw.y.reshape(shape), others),
         multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
         active=found.active.clone(),

@@ -488,7 +488,7 @@ def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor]
 
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
-    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 @dataclass(frozen=True)

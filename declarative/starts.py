@@ -188,10 +188,14 @@ def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
     Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
     may be minus infinity, which means no bound.
     """
-    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
-    objective, values = batch.values(rows)
+    found: Tensor = batch.evaluate("defined", _is_defined, flat(u), by_problem=True)
+    return found
+
+
+def _is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, m) -> (size,)
+    objective, values = batch.values(u)
     bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
+    return (objective + bounded.sum(-1) + batch.gradient(u, u.new_ones(len(u), batch.k)).sum(-1)).isfinite()
 
 
 def _called_start(

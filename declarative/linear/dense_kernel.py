@@ -11,8 +11,20 @@ from numpy.typing import NDArray
 from .machine import Floats, compiled, inner, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
+SHORT = 50  # entries of a vector
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 DIGITS = float(np.finfo(np.float64).eps ** 0.5)
+
+
+@inner
+def _dot(x: Floats, y: Floats) -> float:
+    """The inner product; of short vectors BLAS is called for longer than it works."""
+    if len(x) > SHORT:
+        return np.dot(x, y)  # type: ignore[no-any-return]
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
 
 
 @inner
@@ -94,8 +106,8 @@ def solve_kkt(
         half[i] = jacobian[i]
         _forward(matrix, half[i])
         for j in range(i + 1):
-            complement[i, j] = np.dot(half[i], half[j])
-        t[i] = np.dot(half[i], z) - t[i]
+            complement[i, j] = _dot(half[i], half[j])
+        t[i] = _dot(half[i], z) - t[i]
     if p and _cholesky(complement) < 0:
         good = False
         _unit(complement)
@@ -106,7 +118,7 @@ def solve_kkt(
             z[a] -= half[i, a] * t[i]
     _backward(matrix, z)
     for i in range(p, len(t)):
-        t[i] = forces[i] * (np.dot(jacobian[i], z) - t[i])
+        t[i] = forces[i] * (_dot(jacobian[i], z) - t[i])
     return good, room
 
 
@@ -181,7 +193,7 @@ def _factorise_active(room: Room, count: int) -> bool:
             half[i, a] = rows[i, a]
         _forward(factor, half[i])
         for j in range(i + 1):
-            complement[i, j] = np.dot(half[i], half[j])
+            complement[i, j] = _dot(half[i], half[j])
     return bool(_cholesky(complement[:count, :count]) > DIGITS)
 
 
@@ -194,7 +206,7 @@ def _solve_active(room: Room, count: int, z: Floats, s: Floats) -> None:
             z[a] += room.jacobian[i, a] * s[i]
     _forward(room.factor, z)
     for i in range(count):
-        s[i] = np.dot(room.half[i], z) - s[i]
+        s[i] = _dot(room.half[i], z) - s[i]
     small = room.complement[:count, :count]
     _forward(small, s[:count])
     _backward(small, s[:count])
@@ -223,9 +235,9 @@ def solve_active(room: Room) -> bool:
         _solve_active(room, count, z, s)
         more_z[:], more_s[:] = room.z, room.s
         for a in range(m):
-            more_z[a] -= np.dot(room.hessian[a], z)
+            more_z[a] -= _dot(room.hessian[a], z)
         for i in range(count):
-            more_s[i] -= np.dot(room.jacobian[i], z)
+            more_s[i] -= _dot(room.jacobian[i], z)
             for a in range(m):
                 more_z[a] -= room.jacobian[i, a] * s[i]
         _solve_active(room, count, more_z, more_s)

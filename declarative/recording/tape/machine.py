@@ -330,7 +330,8 @@ def _run_with_systems(
             if last < len(program.kinds):
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
-                solve_in_registers(systems, memory, r, program.a[begins:middle], program.d[middle:end])
+                reads, writes = program.a[begins:middle], program.d[middle:end]
+                solve_in_registers(systems, memory, r, reads, writes, len(own) - begin)
                 first += 2
         _store(program, r, len(own), begin, outputs, lanes)
 

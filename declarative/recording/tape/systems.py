@@ -68,12 +68,15 @@ def memory_for(systems: Systems, lanes: int) -> Memory:
 
 
 @inner
-def solve_in_registers(systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers) -> None:
-    """Solve the systems of all lanes."""
+def solve_in_registers(
+    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, count: int
+) -> None:
+    """Solve the systems of all lanes, or of the first ones, which so many problems are in."""
+    lanes = len(memory.error)
     if len(systems.plan.place):
-        _solve_sparse(systems.plan, memory, r, reads, writes, len(memory.error))
+        _solve_sparse(systems.plan, memory, r, reads, writes, lanes)
     else:
-        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, len(memory.error))
+        _solve_dense(systems.m, systems.k, memory.room, r, reads, writes, lanes, count)
 
 
 @inner
@@ -110,9 +113,11 @@ def _solve_sparse(plan: Plan, memory: Memory, r: Floats, reads: Registers, write
 
 
 @inner
-def _solve_dense(m: int, k: int, room: Room, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+def _solve_dense(
+    m: int, k: int, room: Room, r: Floats, reads: Registers, writes: Registers, lanes: int, count: int
+) -> None:
     """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted."""
-    for b in range(lanes):
+    for b in range(min(lanes, count)):
         i = 0
         for x in (room.hessian, room.jacobian):
             for row in range(x.shape[0]):
