@@ -376,7 +376,8 @@ def glance(
         return u, given, moved, plain, trusted, step, change, *verdict, *found, hessian, *parts
 
     name = ("glance", dtype, structure, move)
-    seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=0 if move else CERTAIN)
+    certain = 0 if move else CERTAIN
+    seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=certain, lazy=True)
     return Glance(batch, travel, seen)
 
 

@@ -183,19 +183,8 @@ def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tens
 
 
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
-    """For each problem, whether the functions and their first derivatives are finite at u.
-
-    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
-    may be minus infinity, which means no bound.
-    """
-    found: Tensor = batch.evaluate("defined", _is_defined, flat(u), by_problem=True)
-    return found
-
-
-def _is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, m) -> (size,)
-    objective, values = batch.values(u)
-    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-    return (objective + bounded.sum(-1) + batch.gradient(u, u.new_ones(len(u), batch.k)).sum(-1)).isfinite()
+    """For each problem, whether the functions and their first derivatives are finite at u."""
+    return batch.is_defined(flat(u))
 
 
 def _called_start(

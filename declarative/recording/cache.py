@@ -143,7 +143,7 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
 def _count(request: Request) -> int:
     """The number of problems."""
     assert request.own is not None
-    return next(len(x) for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
+    return next(x.shape[0] for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
 
 
 def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:

@@ -81,10 +81,6 @@ class Native:
         self.before = self.changed = changed = Changed(*_each(np.ndarray.copy, self.before))
         batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
-        for to, before in zip(
-            (*batch.trial[:3], *batch.there[:8]), (*here[5:8], *here[:5], *changed[1:], here.shift), strict=True
-        ):
-            to[...] = before  # of problems that have ended nothing else will be known
         flags = np.zeros((4, count), dtype=bool)
         width = min(count, LANES)
         memory, progress = _memory(self.layout, width), Progress(*fates, flags)
@@ -92,7 +88,7 @@ class Native:
         return flags
 
     def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:
-        """With arrays for what an iteration makes of them."""
+        """With arrays for what an iteration makes of them; of problems that have ended nothing else will be known."""
         from .newton_kernel import Equations, Step, There, Trial
         from .newton_loop import Lanes
 
@@ -101,9 +97,9 @@ class Native:
         u, s, y = here.u, here.s, here.y
         equations = Equations(*[*_each(np.empty_like, (u, y, u, y)), flags[0]])
         step = Step(np.empty_like(u), np.empty_like(y), flags[1], np.empty(count))
-        trial = Trial(*[*_each(np.empty_like, (u, s, y, y)), *np.empty((2, count)), flags[2]])
-        after = (*here[:5], changed.filter, changed.stored, here.shift)
-        return Lanes(here, changed, equations, step, trial, There(*[*_each(np.empty_like, after), flags[3]]), own)
+        places, after = _each(np.ndarray.copy, (u, s, y)), (*here[:5], *changed[1:], here.shift)
+        trial = Trial(*[*places, np.empty_like(y), *np.empty((2, count)), flags[2]])
+        return Lanes(here, changed, equations, step, trial, There(*[*_each(np.ndarray.copy, after), flags[3]]), own)
 
     def _functions(self) -> Functions | None:
         """How values and derivatives are evaluated without Python; None if they cannot be."""

@@ -430,7 +430,7 @@ BOUNDARY = [
         ("library/test_bad_input.py::test_wrong_return_shapes",),
     ),
     Mutant(
-        "declarative/starts.py",
+        "declarative/problem.py",
         "values[:, batch.p :].clamp(min=-1.0)",
         "values[:, batch.p :]",
         "an inequality without a bound is undefined",
