@@ -91,13 +91,13 @@ class Recordings:
         key = (request.key, *shapes)
         tape = self._tapes.get(key, NOT_YET)
         if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
+            if not _is_for_tapes(request.tensors):
+                return None
             tape = _bounded(self._tapes)[key] = self._lowered(request, own)
         assert not isinstance(tape, str)
         return tape
 
     def _lowered(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
-        if not _is_for_tapes(request.tensors):
-            return None
         self._check(*request.functions())
         one = [x[:1] if x is not None and has else x for x, has in zip(request.tensors, own, strict=True)]
         try:
