@@ -68,17 +68,21 @@ class Normalise(Solver):
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         """u - x = (1 - ||x||) u, relative to ||x||."""
-        assert raw.byproduct is not None
-        assert raw.multipliers is not None
-        away = raw.y - batch.unshared().xs[0].to(raw.y.dtype) / raw.byproduct
+        x = batch.unshared().xs[0].to(raw.y.dtype)
+        length = _length(x, raw.byproduct)
         violation = (torch.linalg.vector_norm(raw.y, dim=-1) - 1).abs()
-        stationarity = torch.where(raw.codes == Status.CONVERGED, away.abs().amax(-1), torch.inf)
-        return judged(raw.multipliers, stationarity, violation)
+        stationarity = torch.where(raw.codes == Status.CONVERGED, (raw.y - x / length).abs().amax(-1), torch.inf)
+        return judged(1 - length, stationarity, violation)
+
+
+def _length(x: Tensor, left: Tensor | None) -> Tensor:  # (batch, 1)
+    """||x||, which the solver has left, unless there was nothing to solve."""
+    return polar(x)[1] if left is None or not left.shape[-1] else left
 
 
 def _system(point: Point, kind: Kind) -> System:
-    assert point.byproduct is not None  # the length of x
-    return radial_system(point, kind, 1 / point.byproduct)
+    x = point.batch.unshared().xs[0].to(point.u.dtype)
+    return radial_system(point, kind, 1 / _length(x, point.byproduct))
 
 
 def _nearby(x: Tensor) -> Tensor:
