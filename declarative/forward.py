@@ -118,8 +118,9 @@ def solve(
             within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
             raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
-        _report(call, batch, solution, found)
-    if bool(codes.any()) or not call.differentiable:
+        failed = bool(codes.any())
+        _report(call, batch, solution, found, failed)
+    if failed or not call.differentiable:
         return solution, Workspace(messages=raw.messages)
     if own is not None:
         return solution, Workspace(factors=raw.factors, messages=raw.messages)
@@ -134,7 +135,7 @@ def outlined(call: Call, xs: tuple[Tensor, ...]) -> tuple[Batch, Tensor]:
 
 
 def _solve_and_assess(
-    plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor
+    plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor | None
 ) -> tuple[RawSolution, Assessment | None, Assessment]:
     """What the solver found, what it says of that itself, and the verdict."""
     raw = _solve_from_all(plan, batch, [flat(one) for one in starts], finite)
@@ -249,32 +250,33 @@ def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
     return start
 
 
-def _finite(call: Call, xs: tuple[Tensor, ...]) -> Tensor:  # (size,)
-    """Which problems have finite inputs."""
-    finite = torch.ones(call.size, dtype=torch.bool, device=xs[0].device)
+def _finite(call: Call, xs: tuple[Tensor, ...]) -> Tensor | None:  # (size,)
+    """Which problems have finite inputs; None: all of them, as nearly always."""
+    finite: Tensor | None = None
     for x, dim in zip(xs[: call.own], call.in_dims, strict=False):
         if x.is_floating_point() and not math.isfinite(x.sum().item()):  # where a sum overflows, all are looked at
-            finite = finite & (x.isfinite().all() if dim is None else x.isfinite().reshape(call.size, -1).all(-1))
-    return finite
+            rows = x.isfinite().all().expand(call.size) if dim is None else x.isfinite().reshape(call.size, -1).all(-1)
+            finite = rows if finite is None else finite & rows
+    return None if finite is None or bool(finite.all()) else finite
 
 
-def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor) -> RawSolution:
+def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tensor | None) -> RawSolution:
     """Solve from every start, as one larger batch, and keep the best solution of each problem."""
     count = len(starts)
     if count == 1:
         return _solve_rows(plan.solver, batch, starts[0], finite)
-    place = torch.arange(batch.size, device=finite.device)
+    place = torch.arange(batch.size, device=starts[0].device)
     every = batch.select(place.repeat(count))
-    raw = _solve_rows(plan.solver, every, torch.cat(starts), finite.repeat(count))
+    raw = _solve_rows(plan.solver, every, torch.cat(starts), None if finite is None else finite.repeat(count))
     found = raw.assessment or assess_in_double(every, raw, plan, torch.cat(starts))
     solved = found.solved(raw.y.dtype)
     rank = torch.where(solved, every.objective(raw.y), torch.inf).nan_to_num(torch.inf).view(count, batch.size)
     return raw.take(rank.argmin(0) * batch.size + place)
 
 
-def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor) -> RawSolution:
+def _solve_rows(solver: Solver, batch: Batch, first: Tensor, finite: Tensor | None) -> RawSolution:
     """Solve the problems whose inputs are finite; the others keep their start."""
-    if finite.all():
+    if finite is None:
         return _solved_by(solver, batch, first)
     raw = RawSolution.unsolved(first)
     if not finite.any():
@@ -297,15 +299,17 @@ def _solved_by(solver: Solver, batch: Batch, first: Tensor) -> RawSolution:
 
 
 def _judge(
-    batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor, start: Tensor, explain: bool
+    batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor | None, start: Tensor, explain: bool
 ) -> Tensor:  # (size,)
     """The status of each problem: the verdict decides what is solved, and evidence what cannot be.
 
     ``explain`` looks for such evidence; a solver that judges its own solutions brings its own.
     """
-    solved = found.solved(raw.y.dtype) & finite
-    if bool(solved.all()):
+    solved = found.solved(raw.y.dtype)
+    if finite is None and bool(solved.all()):  # as nearly always
         return torch.zeros_like(raw.codes)
+    finite = torch.ones_like(solved) if finite is None else finite
+    solved = solved & finite
     codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
     if explain:
         claims = (codes == Status.INFEASIBLE) | (codes == Status.UNBOUNDED)
@@ -332,7 +336,7 @@ def _solution(
 ) -> Solution:
     multipliers = found.multipliers
     return Solution(
-        y=own_memory(raw.y.reshape(shape), others),
+        y=own_memory(raw.y if raw.y.shape == shape else raw.y.reshape(shape), others),
         multipliers=multipliers[:, : batch.p].clone(),
         inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
         active=found.active.clone(),
@@ -350,15 +354,15 @@ def _empty(first: Tensor) -> Solution:
     return Solution(first, none, none.clone(), none.bool(), count, count.clone(), first.new_zeros(0), none.clone())
 
 
-def _report(call: Call, batch: Batch, solution: Solution, found: Assessment) -> None:
+def _report(call: Call, batch: Batch, solution: Solution, found: Assessment, failed: bool) -> None:
     """Raise or warn for the problems that failed, and warn of kinks where a derivative will be taken."""
-    failed = solution.codes.nonzero().flatten().tolist()
     if failed:
         solution = dataclasses.replace(solution, objective=batch.objective(flat(solution.y)))
         hint = corner_hint(batch, solution.y, solution.codes)
         if call.plan.on_failure == "raise":
             raise SolverError(solution, hint)
-        warnings.warn(describe_failures(solution, failed, hint), NumericalWarning, stacklevel=2)
+        which = solution.codes.nonzero().flatten().tolist()
+        warnings.warn(describe_failures(solution, which, hint), NumericalWarning, stacklevel=2)
     if not batch.q or not call.differentiable or not call.kinks:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())

@@ -91,14 +91,15 @@ class Implicit(torch.autograd.Function):
         if not call.size or not wanted:
             return None, None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *constant
         plain = not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w))
-        good, masked = solution.converged, call.plan.on_failure == "mask"
-        if masked and not (plain and bool(good.all())):
+        good = solution.converged
+        masked = call.plan.on_failure == "mask" and not (plain and bool(good.all()))
+        if masked:
             xs, solution = without_failures(call, xs, solution)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
         point = ctx.spec.point(call, xs, solution, ctx.workspace if plain else None)
         with full_precision(v):
             found = ctx.spec.rule.pull(point, v, w, wanted)
-        if masked and not (plain and bool(good.all())):  # in their place stand others, whose gradient may be NaN
+        if masked:  # in their place stand others, whose gradient may be NaN
             found = tuple(
                 torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)
                 for i, grad in zip(wanted, found, strict=True)
@@ -216,7 +217,8 @@ def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()
             solution, _ = solve(call, *call.split((*inputs.xs, *warm)))
         return Evaluation(spec, inputs, call, solution)
     *tensors, workspace = apply(spec, call, *inputs.xs, *warm)
-    return Evaluation(spec, inputs, call, Solution(*tensors, messages=workspace.messages))
+    solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
+    return Evaluation(spec, inputs, call, solution)
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:

@@ -300,16 +300,17 @@ class Glance:
 
     def assessment(self) -> Assessment:
         """The verdict, where it is plain."""
-        settled = bool(self["consistent"].all())
         return Assessment(
-            *(self[name] for name in VERDICT[:3]),
+            self["kept"],
+            self["holding"],
+            self["kinks"],
             self["stationarity"],
             self["violation"],
             self["residual"],
             self["step"],
             -self["change"],
             self["jacobian"],
-            self["hessian"] if settled else None,
+            self["hessian"] if bool(self["consistent"].all()) else None,
         )
 
     def look(self) -> _Look:
@@ -375,7 +376,8 @@ def glance(
         return u, given, moved, plain, trusted, step, change, *verdict, *found, hessian, *parts
 
     name = ("glance", dtype, structure, move)
-    seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=0 if move else CERTAIN)
+    certain = 0 if move else CERTAIN
+    seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=certain, lazy=True)
     return Glance(batch, travel, seen)
 
 

@@ -144,6 +144,8 @@ class Batch:
 
     def unshared(self) -> Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""
+        if None not in self.in_dims:
+            return self
         xs = [x.expand(self.size, *x.shape) if dim is None else x for x, dim in zip(self.xs, self.in_dims, strict=True)]
         return self.replace(xs, in_dims=(0,) * len(xs))
 
@@ -293,6 +295,7 @@ class Batch:
         *rows: Any,
         compared: int | None = None,
         by_problem: bool = False,
+        lazy: bool = False,
     ) -> Any:
         """A function of (batch, *rows) that decides nothing by values: called, or replayed from its recording.
 
@@ -303,10 +306,12 @@ class Batch:
             compared: how many outputs, the first ones, a recording has to reproduce; all, but for those that rounding
                 errors can make anything of, such as the solutions of systems that may be singular.
             by_problem: whether all outputs have a row for each problem, which depends on that problem alone.
+            lazy: whether several outputs may come as a sequence that makes each of them when it is asked for.
         """
         if self.evaluator is None:
             return function(self, *rows)
-        return self.evaluator.run(self._request(name, function, rows, by_problem, compared))
+        found = self.evaluator.run(self._request(name, function, rows, by_problem, compared))
+        return tuple(found) if isinstance(found, Sequence) and not lazy else found
 
     def _request(
         self,
@@ -330,6 +335,22 @@ class Batch:
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
         own = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
         return Request(key, of_tensors, (*rows, *self.xs), functions, compared, own if by_problem else None)
+
+    def is_defined(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
+        """Whether the functions and their first derivatives are finite.
+
+        Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An
+        inequality may be minus infinity, which means no bound.
+        """
+
+        def looked_at(batch: Batch, u: Tensor) -> Tensor:
+            objective, values = batch.values(u)
+            bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
+            slope = batch.gradient(u, u.new_ones(batch.size, batch.k))
+            return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
+
+        found: Tensor = self.evaluate("defined", looked_at, u, by_problem=True)
+        return found
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
@@ -418,7 +439,10 @@ class Batch:
             return grads
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
-        return tuple(self.evaluate(("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart))
+        result: tuple[Tensor, ...] = self.evaluate(
+            ("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart
+        )
+        return result
 
     def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
         """-(z' D_U L(x, u, lam) + s' c(x, u)) for one problem."""
@@ -486,7 +510,7 @@ def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor]
 
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
-    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 @dataclass(frozen=True)

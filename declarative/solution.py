@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from .optimality import Assessment
 from .torchside import map_tensors
 
+NOTHING = torch.empty(0)
 LISTED = 10  # failed problems named in a message; the others are counted
 
 
@@ -97,7 +98,7 @@ class Solution:
     iterations: Tensor
     residual: Tensor
     byproduct: Tensor
-    objective: Tensor = field(default_factory=lambda: torch.empty(0))
+    objective: Tensor = NOTHING
     lower_multipliers: Any = None
     upper_multipliers: Any = None
     messages: tuple[str, ...] = ()

@@ -183,15 +183,8 @@ def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tens
 
 
 def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
-    """For each problem, whether the functions and their first derivatives are finite at u.
-
-    Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An inequality
-    may be minus infinity, which means no bound.
-    """
-    rows, weights = flat(u), u.new_ones(batch.size, batch.k)
-    objective, values = batch.values(rows)
-    bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-    return (objective + bounded.sum(-1) + batch.gradient(rows, weights).sum(-1)).isfinite()
+    """For each problem, whether the functions and their first derivatives are finite at u."""
+    return batch.is_defined(flat(u))
 
 
 def _called_start(

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 Grads = tuple[Tensor | None, ...]
 
+PLAIN = (Tensor, torch.nn.Parameter)
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
 
@@ -229,7 +230,8 @@ def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]
 
 def without_values(xs: Sequence[object]) -> bool:
     """Whether a tensor has a shape but no values: on the meta device, or in ``FakeTensorMode``."""
-    return any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in xs)
+    wrapped = in_transform()  # then what is behind a tensor counts too
+    return any(isinstance(x, Tensor) and (x.is_meta or ((wrapped or type(x) not in PLAIN) and is_fake(x))) for x in xs)
 
 
 def tracer(xs: Sequence[object]) -> str | None:

@@ -112,6 +112,8 @@ class EntropicSimplex(Layer):
     def prepare(self, *xs: Tensor) -> Inputs:
         x, *rest = super().prepare(*xs)
         assert self.setting is not None
+        if _mask(x) is None:
+            return x, *rest
         temperature = self.setting.columns((x, *rest), x)[1].detach()
         return _unmasked(x, 100 * temperature), *rest  # exp(-100) is lost beside 1
 
@@ -120,8 +122,10 @@ class EntropicSimplex(Layer):
 
 
 def _mask(x: Tensor) -> Tensor | None:
-    mask = x == -torch.inf
-    return None if visible(x) and not mask.any() else mask
+    """Where a score is -inf; None if none is, as nearly always."""
+    if visible(x) and (not x.numel() or x.detach().amin().item() > -torch.inf):
+        return None
+    return x == -torch.inf
 
 
 def _unmasked(x: Tensor, margin: Number) -> Tensor:

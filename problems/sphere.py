@@ -64,18 +64,25 @@ class Normalise(Solver):
         centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)
         codes = torch.where(centre, int(Status.SINGULAR), int(Status.CONVERGED))
         messages = tuple("x = 0 has no nearest point" if code else "" for code in codes.tolist())
-        return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages)
+        return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages, byproduct=length)
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         """u - x = (1 - ||x||) u, relative to ||x||."""
-        y, length = polar(batch.unshared().xs[0].to(raw.y.dtype))
+        x = batch.unshared().xs[0].to(raw.y.dtype)
+        length = _length(x, raw.byproduct)
         violation = (torch.linalg.vector_norm(raw.y, dim=-1) - 1).abs()
-        stationarity = torch.where(raw.codes == Status.CONVERGED, (raw.y - y).abs().amax(-1), torch.inf)
+        stationarity = torch.where(raw.codes == Status.CONVERGED, (raw.y - x / length).abs().amax(-1), torch.inf)
         return judged(1 - length, stationarity, violation)
 
 
+def _length(x: Tensor, left: Tensor | None) -> Tensor:  # (batch, 1)
+    """||x||, which the solver has left, unless there was nothing to solve."""
+    return polar(x)[1] if left is None or not left.shape[-1] else left
+
+
 def _system(point: Point, kind: Kind) -> System:
-    return radial_system(point, kind, 1 / polar(point.batch.unshared().xs[0].to(point.u.dtype))[1])
+    x = point.batch.unshared().xs[0].to(point.u.dtype)
+    return radial_system(point, kind, 1 / _length(x, point.byproduct))
 
 
 def _nearby(x: Tensor) -> Tensor:

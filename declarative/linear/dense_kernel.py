@@ -11,8 +11,20 @@ from numpy.typing import NDArray
 from .machine import Floats, compiled, copy, cut, inner, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
+SHORT = 50  # entries of a vector
 PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
 DIGITS = float(np.finfo(np.float64).eps ** 0.5)
+
+
+@inner
+def _dot(x: Floats, y: Floats) -> float:
+    """The inner product; of short vectors BLAS is called for longer than it works."""
+    if len(x) > SHORT:
+        return np.dot(x, y)  # type: ignore[no-any-return]
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
 
 
 @inner
@@ -41,14 +53,6 @@ def _cholesky(matrix: Floats) -> float:
             for c in range(j + 1, i + 1):
                 row[c] -= factor * column[c]
     return room
-
-
-@inner
-def _dot(x: Floats, y: Floats) -> float:
-    total = 0.0
-    for i in range(len(x)):
-        total += x[i] * y[i]
-    return total
 
 
 @inner
@@ -153,7 +157,16 @@ def room_in(numbers: Floats, m: int, k: int) -> Room:
     of_unknowns, n = cut(numbers, n, 4, m)
     of_rows, n = cut(numbers, n, 5, k)
     return Room(
-        hessian, jacobian, of_rows[0], of_unknowns[0], of_rows[1], factor, half, complement, of_unknowns[1:], of_rows[2:]
+        hessian,
+        jacobian,
+        of_rows[0],
+        of_unknowns[0],
+        of_rows[1],
+        factor,
+        half,
+        complement,
+        of_unknowns[1:],
+        of_rows[2:],
     )
 
 

@@ -7,18 +7,19 @@ are has to be known when a kernel is compiled.
 
 from __future__ import annotations
 
+import importlib
 import operator
 from typing import Any
 
-from .machine import INSTALLED
+from .machine import INSTALLED, numba
 
 LANES = 8  # problems side by side: two registers of the processor for each number
 
 if INSTALLED:
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-    from numba.extending import intrinsic, models, overload, register_model
+    ir: Any = importlib.import_module("llvmlite.ir")  # without types, as Numba is
+    types: Any = numba.types
+    cgutils: Any = importlib.import_module("numba.core.cgutils")
+    extending: Any = importlib.import_module("numba.extending")
 
     class Vector(types.Type):  # type: ignore[misc]
         """A number of each of so many problems."""
@@ -27,8 +28,8 @@ if INSTALLED:
             self.lanes = lanes
             super().__init__(name=f"Vector({lanes})")
 
-    @register_model(Vector)  # type: ignore[untyped-decorator]
-    class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    @extending.register_model(Vector)
+    class _VectorModel(extending.models.PrimitiveModel):  # type: ignore[misc]
         def __init__(self, manager: Any, kind: Vector) -> None:
             super().__init__(manager, kind, ir.VectorType(ir.DoubleType(), kind.lanes))
 
@@ -43,7 +44,7 @@ if INSTALLED:
         first = builder.gep(data, [builder.mul(row, ir.Constant(row.type, lanes))])
         return first if lanes == 1 else builder.bitcast(first, ir.VectorType(ir.DoubleType(), lanes).as_pointer())
 
-    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    @extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
     def load(_: Any, array: Any, row: Any, lanes: Any) -> Any:  # noqa: ARG001
         """A row of an array."""
         if not _known(lanes):
@@ -56,7 +57,7 @@ if INSTALLED:
 
         return _of(lanes)(array, types.intp, lanes), generate
 
-    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    @extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
     def store(_: Any, array: Any, row: Any, value: Any, lanes: Any) -> Any:  # noqa: ARG001
         """Put it there."""
         if not _known(lanes):
@@ -69,7 +70,7 @@ if INSTALLED:
 
         return types.void(array, types.intp, _of(lanes), lanes), generate
 
-    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    @extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
     def broad(_: Any, value: Any, lanes: Any) -> Any:  # noqa: ARG001
         """The same number in all lanes."""
         if not _known(lanes):
@@ -84,7 +85,7 @@ if INSTALLED:
 
         return _of(lanes)(types.float64, lanes), generate
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def where_less(_: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
         """x where a < b, and y elsewhere, also where one of them is not a number."""
 
@@ -93,7 +94,7 @@ if INSTALLED:
 
         return x(a, b, x, y), generate
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def all_less(_: Any, a: Any, b: Any) -> Any:
         """Whether a < b in all lanes."""
 
@@ -106,7 +107,7 @@ if INSTALLED:
 
         return types.boolean(a, b), generate
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def size_of(_: Any, a: Any) -> Any:
         """|a|."""
 
@@ -120,14 +121,14 @@ if INSTALLED:
         return a(a), generate
 
     def _operation(symbol: Any, name: str) -> None:
-        @intrinsic  # type: ignore[untyped-decorator]
+        @extending.intrinsic  # type: ignore[untyped-decorator]
         def carry_out(_: Any, a: Any, b: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
                 return getattr(builder, name)(*args, flags=("contract",))
 
             return a(a, b), generate
 
-        @overload(symbol, inline="always")  # type: ignore[untyped-decorator]
+        @extending.overload(symbol, inline="always")
         def of_vectors(a, b):  # type: ignore[no-untyped-def] # both signatures have to be alike
             return (lambda a, b: carry_out(a, b)) if isinstance(a, Vector) and a == b else None
 

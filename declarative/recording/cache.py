@@ -18,13 +18,12 @@ from torch import Tensor
 from ..boundary import Sizes
 from ..linear.machine import INSTALLED
 from ..problem import Request
-from ..torchside import in_dispatch_mode, transformed
+from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
 from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
 NOT_YET = "not yet"
-PLAIN = (Tensor, torch.nn.Parameter)
 GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
 
 
@@ -92,13 +91,13 @@ class Recordings:
         key = (request.key, *shapes)
         tape = self._tapes.get(key, NOT_YET)
         if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
+            if not _is_for_tapes(request.tensors):
+                return None
             tape = _bounded(self._tapes)[key] = self._lowered(request, own)
         assert not isinstance(tape, str)
         return tape
 
     def _lowered(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
-        if not _is_for_tapes(request.tensors):
-            return None
         self._check(*request.functions())
         one = [x[:1] if x is not None and has else x for x, has in zip(request.tensors, own, strict=True)]
         try:
@@ -136,14 +135,15 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
     """Whether these are plain tensors that nobody differentiates: a graph knows no derivatives of its own."""
     if transformed() or in_dispatch_mode():
         return False
-    graded = torch.is_grad_enabled()
-    return all(x is None or (type(x) in PLAIN and not (graded and x.requires_grad)) for x in tensors)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        return False
+    return all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def _count(request: Request) -> int:
     """The number of problems."""
     assert request.own is not None
-    return next(len(x) for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
+    return next(x.shape[0] for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
 
 
 def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:

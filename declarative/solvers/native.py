@@ -58,7 +58,7 @@ class Native:
         from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
-        changed = Changed(*_each(np.copy, self.before))
+        changed = Changed(*_each(np.ndarray.copy, self.before))
         _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
         scratch = scratch_for(here.u.shape[1], here.y.shape[1])
         prepare(places, here, within, changed, equations, scratch)
@@ -78,24 +78,18 @@ class Native:
 
         functions, count = self.functions, len(self.here.u)
         assert functions is not None
-        self.here = here = Here(*[*(x.copy() for x in self.here[:9]), *self.here[9:]])
-        self.before = self.changed = changed = Changed(*[x.copy() for x in self.before])
+        self.here = here = Here(*[*_each(np.ndarray.copy, self.here[:9]), *self.here[9:]])
+        self.before = self.changed = changed = Changed(*_each(np.ndarray.copy, self.before))
         batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
-        for to, before in zip(
-            (*batch.trial[:3], *batch.there[:8]), (*here[5:8], *here[:5], *changed[1:], here.shift), strict=True
-        ):
-            to[...] = before  # of problems that have ended nothing else will be known
         flags = np.zeros((4, count), dtype=bool)
         width = min(count, LANES)
         memory, progress = _memory(self.layout, functions, batch, width), Progress(*fates, flags)
-        iterate(
-            self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED
-        )
+        iterate(self.places, Limits(*limits), functions, memory, batch, width, progress, most, sure, FAINT, SOLVED)
         return flags
 
     def _lanes(self, here: Here, changed: Changed, own: Any) -> Lanes:
-        """With arrays for what an iteration makes of them."""
+        """With arrays for what an iteration makes of them; of problems that have ended nothing else will be known."""
         from .newton_kernel import Equations, Step, There, Trial
         from .newton_loop import Lanes
 
@@ -104,9 +98,9 @@ class Native:
         u, s, y = here.u, here.s, here.y
         equations = Equations(*[*_each(np.empty_like, (u, y, u, y)), flags[0]])
         step = Step(np.empty_like(u), np.empty_like(y), flags[1], np.empty(count))
-        trial = Trial(*[*_each(np.empty_like, (u, s, y, y)), *np.empty((2, count)), flags[2]])
-        after = (*here[:5], changed.filter, changed.stored, here.shift)
-        return Lanes(here, changed, equations, step, trial, There(*[*_each(np.empty_like, after), flags[3]]), own)
+        places, after = _each(np.ndarray.copy, (u, s, y)), (*here[:5], *changed[1:], here.shift)
+        trial = Trial(*[*places, np.empty_like(y), *np.empty((2, count)), flags[2]])
+        return Lanes(here, changed, equations, step, trial, There(*[*_each(np.ndarray.copy, after), flags[3]]), own)
 
     def _functions(self) -> Functions | None:
         """How values and derivatives are evaluated without Python; None if they cannot be."""

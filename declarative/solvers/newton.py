@@ -160,6 +160,8 @@ class Newton(Solver):
         if not self.polish:
             return raw
         raw = polish(batch, raw, start, dtype)
+        if not bool(raw.codes.any()):  # all have converged, as nearly always
+            return raw
         rows = ((raw.codes == Status.NOT_OPTIMAL) & vague).nonzero().flatten()
         if len(rows):  # they may be saddle points
             part, first = batch.select(rows), start[rows]
@@ -274,10 +276,11 @@ class _Loop:
         self.all_scales = scales
         none = torch.zeros(batch.size, dtype=torch.int64, device=state.u.device)
         forever = torch.full_like(state.barrier, torch.inf)
-        self.record = _Record(none, none, forever, none.bool(), none)
+        never = torch.zeros_like(none, dtype=torch.bool)
+        self.record = _Record(none, none, forever, never, none)
         self.rows = torch.arange(batch.size, device=state.u.device)
-        self.running = torch.ones_like(self.rows, dtype=torch.bool)
-        self.ended = _Ended(state.u, state.y, none + RUNNING, none, none.bool())
+        self.running = torch.ones_like(never)
+        self.ended = _Ended(state.u, state.y, torch.full_like(none, RUNNING), none, never)
         self.sure = sure  # that what has ended is no saddle point; otherwise the verdict tells
         self.failed = False  # whether a step was refused of late
         self.iterations = none  # of each problem
@@ -663,7 +666,8 @@ def _first_state(batch: Batch, u: Tensor) -> tuple[Scales, State, Model]:
     none = u.new_zeros(batch.size)
     counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
     filter_, last = u.new_full((batch.size, FILTER, 2), torch.inf), u.new_zeros(batch.size, 0)
-    state = State(u, s, y, none + FIRST_BARRIER, none, none.clone(), filter_, counts, most, last)
+    barrier = u.new_full((batch.size,), FIRST_BARRIER)
+    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, most, last)
     model = Model(**dict(zip(MODEL, rest, strict=True)), u=u, y=y, s=s, layout=batch.layout)
     return Scales(objective, rows, u), state, model
 

@@ -83,7 +83,7 @@ def lanes_size(x: Lanes) -> int:
     """How many numbers a problem like these takes among the lanes."""
     m, k, q, last = x.here.u.shape[1], x.here.y.shape[1], x.here.s.shape[1], x.here.last.shape[1]
     entries = x.here.jacobian.shape[1] + x.here.hessian.shape[1]
-    return 8 * m + 9 * k + 2 * q + last + 2 * entries + 4 * x.changed.filter.shape[1] + 11 + x.own.shape[1]
+    return int(8 * m + 9 * k + 2 * q + last + 2 * entries + 4 * x.changed.filter.shape[1] + 11 + x.own.shape[1])
 
 
 @inner
@@ -367,9 +367,10 @@ def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: fl
     progress.flags[0, g], progress.flags[1, g] = solved, factored
     progress.flags[2, g], progress.flags[3, g] = accepted, vague
     certain = progress.settled[g] or (factored and not (sure and (vague or progress.doubtful[g])))
-    if solved and accepted and certain and _is_finite(x.here, n):
-        copy(progress.u[g], x.trial.u[n])
-        copy(progress.y[g], x.trial.y[n])
+    if solved and certain and _is_finite(x.here, n):
+        # If the step is no progress, it is known all the same to be shorter than can be asked for.
+        copy(progress.u[g], x.trial.u[n] if accepted else x.here.u[n])
+        copy(progress.y[g], x.trial.y[n] if accepted else x.here.y[n])
         progress.running[g], progress.finished[g] = False, True
     return solved or not (factored and accepted and progress.hopeful[g])
 
@@ -395,9 +396,7 @@ def iterate(
     total, sparse = len(batch.own), len(memory.plan.place) > 0
     who, turns = memory.counts[2], memory.counts[3]
     lanes = _lanes_in(batch, memory.lanes, memory.counts, memory.flags, size)
-    room = room_in(
-        memory.plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0)
-    )
+    room = room_in(memory.plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0))
     count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
     while True:
         while count < size and waiting < total:  # lanes are filled

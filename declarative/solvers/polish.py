@@ -61,7 +61,7 @@ def _quickly(
         return False, raw
     structure: Structure = "dense" if batch.m <= SMALL else "auto"
     move = _crossed_over if batch.q else None
-    steps = torch.zeros_like(raw.iterations)
+    steps: Tensor | int = 0
     longest: Tensor | None = None
     for _ in range(QUICK_STEPS + 1):
         seen = glance(batch, u, multipliers, dtype, travel, structure, move)
@@ -81,7 +81,9 @@ def _quickly(
         length, close = step.abs().amax(-1), CLOSE * _way(raw.y, travel).amax(-1)
         if not bool((plain | (length <= (close if longest is None else longest))).all()):
             # As good as rounding errors let it be, or a gamble.
-            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if bool((length <= close).all()) else raw
+            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if bool(
+                (length <= close).all()
+            ) else raw
         ahead = ~plain.unsqueeze(-1)
         u, multipliers = u + ahead * step, seen["multipliers"] - ahead * seen["change"]
         steps, longest = steps + ~plain, QUICK * length

@@ -110,6 +110,43 @@ def test_without_the_kernels_solutions_are_the_same(monkeypatch, name, record):
     assert torch.allclose(ours.y[ours.converged], theirs.y[ours.converged], rtol=1e-9, atol=1e-10)
 
 
+def flat_far_out(x, u):
+    return (1 + (u - x).square()).sqrt().sum()  # whose full steps lead further away
+
+
+def around_a_circle(x, u):
+    return 20 * (u.square().sum() - 1) - (2 + x[0]) * u[0]  # Maratos: full steps raise both objective and violation
+
+
+REFUSED = {
+    "shortened": {"objective": flat_far_out},
+    "corrected": {"objective": around_a_circle, "equality": lambda _, u: u.square().sum() - 1},
+    "with slacks": {"objective": flat_far_out, "inequality": lambda x, u: u.square().sum() - x.square().sum() / 2},
+}
+
+
+@pytest.mark.parametrize("structure", ["dense", "sparse"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_step_is_mended_without_python_as_in_torch(monkeypatch, name, structure):
+    careful, original = [], newton._Loop._careful
+
+    def counted(*args):
+        careful.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(newton._Loop, "_careful", counted)
+    far = torch.tensor([0.8, 0.6, 3.0, -3.0, 2.0, -2.0], dtype=DOUBLE)
+    first = torch.eye(M, dtype=DOUBLE)[:2].sum(0) / 2**0.5 if name == "corrected" else far
+    x, options = inputs() / 4, {"start": first, "solver": Newton(), "structure": structure}
+    ours = DeclarativeNode(**REFUSED[name], **options, record=True).solve(x)
+    assert not careful
+    monkeypatch.setattr(newton, "usable", lambda _: False)
+    theirs = DeclarativeNode(**REFUSED[name], **options).solve(x)
+    assert careful
+    assert torch.equal(ours.iterations, theirs.iterations)
+    assert torch.allclose(ours.y, theirs.y, rtol=1e-9, atol=1e-10)
+
+
 def test_a_large_dense_problem_is_factored_by_the_library_itself(monkeypatch):
     monkeypatch.setattr(native, "LARGEST", M - 1)
     x = inputs()

@@ -143,7 +143,7 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/cache.py",
-        "if torch.is_grad_enabled() and any(x.requires_grad for x in given):",
+        "if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):",
         "if False:",
         "a graph is replayed where its result is to be differentiated",
         ("library/test_recording.py::test_derivatives_of_a_recorded_node_to_any_order",),

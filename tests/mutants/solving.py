@@ -237,8 +237,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "hessian=terms.system.stored_hessian() if settled else None",
-        "hessian=None",
+        'self["hessian"] if bool(self["consistent"].all()) else None',
+        "None",
         "the second derivatives of the verdict are not kept for the backward pass",
         ("library/test_newton.py::test_derivatives_of_the_verdict_serve_the_backward_pass",),
     ),
@@ -358,8 +358,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/forward.py",
-        "x.isfinite().reshape(size, -1).all(-1)",
-        "x.isfinite().reshape(size, -1).any(-1)",
+        "x.isfinite().reshape(call.size, -1).all(-1)",
+        "x.isfinite().reshape(call.size, -1).any(-1)",
         "a problem with one NaN among its inputs is solved",
         ("library/test_bad_input.py::test_an_input_that_is_not_finite_is_a_status_even_where_nothing_depends_on_it",),
     ),
@@ -430,7 +430,7 @@ BOUNDARY = [
         ("library/test_bad_input.py::test_wrong_return_shapes",),
     ),
     Mutant(
-        "declarative/starts.py",
+        "declarative/problem.py",
         "values[:, batch.p :].clamp(min=-1.0)",
         "values[:, batch.p :]",
         "an inequality without a bound is undefined",
@@ -445,7 +445,7 @@ BOUNDARY = [
     ),
     Mutant(
         "declarative/inputs.py",
-        "x if dim is None else x.movedim(dim, 0) for x, dim in zip(xs, dims, strict=True)",
+        "x.movedim(dim, 0) if dim else x for x, dim in zip(xs, dims, strict=True)",
         "x for x, dim in zip(xs, dims, strict=True)",
         "the batch dimension is not moved to the front",
         ("library/test_independence.py::test_in_dims_other_than_zero",),

@@ -138,7 +138,11 @@ def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lan
     begin = np.int64(plan.starts[j])
     for p in range(begin, plan.starts[j + 1]):
         where[rows[p]] = p
-    pivot, coupling, other = load(factor.inverse, j, lanes), load(below, begin, lanes), load(factor.inverse, j + 1, lanes)
+    pivot, coupling, other = (
+        load(factor.inverse, j, lanes),
+        load(below, begin, lanes),
+        load(factor.inverse, j + 1, lanes),
+    )
     made, made_other = size_of(pivot), size_of(other)
     r, last = plan.row_starts[j], plan.row_starts[j + 1]
     while r < last:
@@ -210,7 +214,11 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
 def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
     one, two, none = broad(1.0, lanes), broad(2.0, lanes), broad(0.0, lanes)
-    hs, both, cs = load(factor.inverse, j, lanes), load(work.below, plan.starts[j], lanes), load(factor.inverse, j + 1, lanes)
+    hs, both, cs = (
+        load(factor.inverse, j, lanes),
+        load(work.below, plan.starts[j], lanes),
+        load(factor.inverse, j + 1, lanes),
+    )
     of_h, of_c = load(work.made, j, lanes), load(work.made, j + 1, lanes)
     determinants = hs * cs - both * both
     # More than what is compared below, for a mean is more than the root of a product.

@@ -42,7 +42,7 @@ class Groups:
         groups, _, lanes = self.entries.shape
         buffer = self.memory.take((5 * size + 3) * lanes)
         cut = _Cut(buffer, lanes)
-        rows, error = Rows(*(cut(size) for _ in range(5)), cut(2)), cut(1)[0]
+        rows, error = Rows(*[cut(count) for count in (*[size] * 5, 2)]), cut(1)[0]
         found, errors = torch.empty_like(right), np.zeros((groups, lanes))
         _solve_all(self.plan, self.entries, self.factors, rows, right.numpy(), found.numpy(), error, errors)
         self.memory.give_back(buffer)
@@ -115,7 +115,14 @@ def _factorise_all(plan: Plan, parts: Parts, entries: Floats, factors: Factor, w
 
 @compiled
 def _solve_all(
-    plan: Plan, entries: Floats, factors: Factor, rows: Rows, right: Floats, found: Floats, error: Floats, errors: Floats
+    plan: Plan,
+    entries: Floats,
+    factors: Factor,
+    rows: Rows,
+    right: Floats,
+    found: Floats,
+    error: Floats,
+    errors: Floats,
 ) -> None:
     """For each of the right-hand sides (batch, size, count); errors are the largest of these, (groups, lanes)."""
     for group in range(len(entries)):

@@ -346,7 +346,7 @@ def run_with_systems(
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
                 reads, writes = program.a[begins:middle], program.d[middle:end]
-                solve_in_registers(systems, memory, r, reads, writes, lanes)
+                solve_in_registers(systems, memory, r, reads, writes, lanes, len(own) - begin)
                 first += 2
         store_group(program, r, len(own), begin, outputs, lanes)
 
@@ -370,6 +370,4 @@ def execute(program: Program, systems: Systems | None, own: Floats, shared: Floa
     if systems is None:
         run(program, own, shared, outputs, r)
     else:
-        run_with_systems(
-            program, systems, own, shared, outputs, r, *room_for(systems, 1 if len(own) == 1 else LANES)
-        )
+        run_with_systems(program, systems, own, shared, outputs, r, *room_for(systems, 1 if len(own) == 1 else LANES))

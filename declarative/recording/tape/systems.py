@@ -63,13 +63,13 @@ def memory_in(systems: Systems, numbers: Floats, where: Indices, lanes: int) -> 
 
 @inner
 def solve_in_registers(
-    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int
+    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int, count: int
 ) -> None:
-    """Solve the systems of all lanes."""
+    """Solve the systems of all lanes, or of the first ones, which so many problems are in."""
     if len(systems.plan.place):
         _solve_sparse(systems.plan, memory.sparse, r, reads, writes, lanes)
     else:
-        _solve_dense(systems.m, systems.k, memory.dense, r, reads, writes, lanes)
+        _solve_dense(systems.m, systems.k, memory.dense, r, reads, writes, lanes, count)
 
 
 @inner
@@ -106,9 +106,11 @@ def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, wri
 
 
 @inner
-def _solve_dense(m: int, k: int, room: DenseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
+def _solve_dense(
+    m: int, k: int, room: DenseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int, count: int
+) -> None:
     """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted."""
-    for b in range(lanes):
+    for b in range(min(lanes, count)):
         i = 0
         for x in (room.hessian, room.jacobian):
             for row in range(x.shape[0]):
