@@ -13,7 +13,7 @@ from declarative.linear.sparse import SparseLayout
 from declarative.linear.sparse.entries import Entries
 from declarative.linear.sparse.pattern import Pattern
 from declarative.recording.tape import NotLowered, lowered
-from declarative.recording.tape.machine import alone
+from declarative.recording.tape.machine import run
 from declarative.recording.trace import trace
 from declarative.structure import Point
 from declarative.torchside import without_vmap_warnings
@@ -445,4 +445,4 @@ def test_what_is_kept_of_a_kernel_depends_on_all_kernels(tmp_path):
         (tmp_path / name).write_text(f"{name} {len(stamps)}")
         stamps.add(stamp_of(tmp_path))
     assert len(stamps) == 4
-    assert stamp_of(Path(declarative.__file__).parent) in alone._cache._cache_file._source_stamp
+    assert stamp_of(Path(declarative.__file__).parent) in run._cache._cache_file._source_stamp

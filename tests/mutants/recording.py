@@ -105,8 +105,8 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/tape/machine.py",
-        "r[d + j] = r[a + j] - r[b + j]",
-        "r[d + j] = r[b + j] - r[a + j]",
+        "load(r, A[i], lanes) - load(r, B[i], lanes)",
+        "load(r, B[i], lanes) - load(r, A[i], lanes)",
         "a tape subtracts the wrong way round",
         ("library/test_tape.py::test_a_function_of_two_numbers_is_that_of_torch[sub]",),
     ),

@@ -7,8 +7,8 @@ from .mutant import Mutant
 NEWTON = [
     Mutant(
         "declarative/solvers/newton_kernel.py",
-        "there.gradient[n] *= scale",
-        "there.gradient[n] *= 1.0",
+        "there.gradient[n, a] *= scale",
+        "there.gradient[n, a] *= 1.0",
         "the compiled model has a gradient in other units than its objective",
         ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
     ),
@@ -91,7 +91,7 @@ NEWTON = [
     ),
     Mutant(
         "declarative/solvers/newton_loop.py",
-        "                lanes.own[n] = lanes.own[count]\n",
+        "                copy(lanes.own[n], lanes.own[count])\n",
         "",
         "a problem that changes its lane takes the inputs of another",
         ("library/test_tape.py::test_iterations_without_python_are_those_with",),
@@ -480,7 +480,7 @@ BOUNDARY = [
     ),
     Mutant(
         "declarative/solvers/newton_loop.py",
-        "            _shift_sparse(places, memory, x, solved)\n",
+        "            _shift_sparse(places, memory, room, x, solved)\n",
         "",
         "an indefinite sparse problem is left to Python",
         ("library/test_newton.py::test_an_indefinite_sparse_problem_is_shifted_without_python",),

@@ -312,7 +312,7 @@ def store_group(program: Program, r: Floats, count: int, begin: int, outputs: Fl
 @compiled
 def run(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
     """A program without systems, for problems alone or side by side."""
-    first, lanes = np.int64(0), len(r) // program.size
+    first, lanes = np.int64(0), len(r) // max(program.size, 1)
     for begin in range(0, len(own), lanes):
         load_group(program, own, shared, begin, r, lanes)
         perform(program, r, first, len(program.kinds), lanes)
@@ -331,7 +331,7 @@ def run_with_systems(
     where: Indices,
 ) -> None:
     """The same for a program that solves systems."""
-    lanes = len(r) // program.size
+    lanes = len(r) // max(program.size, 1)
     memory = memory_in(systems, numbers, where, lanes)
     for begin in range(0, len(own), lanes):
         load_group(program, own, shared, begin, r, lanes)
@@ -353,7 +353,7 @@ def run_with_systems(
 
 def registers_for(program: Program, count: int) -> Floats:
     """Those that so many problems need."""
-    return np.empty(program.size * (1 if count == 1 else LANES))
+    return np.empty(max(program.size, 1) * (1 if count == 1 else LANES))
 
 
 def execute(program: Program, systems: Systems | None, own: Floats, shared: Floats, outputs: Floats) -> None:
