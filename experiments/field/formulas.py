@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
+SPARSE = 2  # a matrix with one entry in so many is multiplied entry by entry
 EACH = ("sin", "cos", "exp", "log", "sqrt", "log1p")  # entry by entry, and of the same name everywhere
 Operation = Callable[..., Any]
 
@@ -46,13 +48,46 @@ def _doubles(values: Any) -> Any:
     return np.asarray(values, dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class TorchMatrix:
+    """A constant matrix by its entries that are not zero: what a function of torch would otherwise multiply by zeros."""
+
+    values: Any
+    rows: Any
+    columns: Any
+    count: int  # of rows
+
+    @classmethod
+    def of(cls, matrix: Any) -> TorchMatrix:
+        """From a matrix of SciPy."""
+        import torch
+
+        coo = matrix.tocoo()
+        rows, columns = (torch.tensor(x, dtype=torch.long) for x in (coo.row, coo.col))
+        return cls(torch.tensor(coo.data), rows, columns, matrix.shape[0])
+
+    def __matmul__(self, vector: Any) -> Any:
+        products = self.values * vector.index_select(0, self.columns)
+        return vector.new_zeros(self.count).index_add(0, self.rows, products)
+
+
+def _torch_array(values: Any) -> Any:
+    """As a tensor, or, if it is a matrix of zeros for the most part, by its entries."""
+    import torch
+
+    numbers = _doubles(values)
+    if numbers.ndim == 2 and SPARSE * np.count_nonzero(numbers) <= numbers.size:
+        return TorchMatrix.of(scipy.sparse.coo_array(numbers))
+    return torch.as_tensor(numbers)
+
+
 def torch_operations() -> Operations:
     """For functions of torch tensors."""
     import torch
 
     return Operations(
         **{name: getattr(torch, name) for name in EACH},
-        array=lambda values: torch.as_tensor(_doubles(values)),
+        array=_torch_array,
         concat=lambda parts: torch.cat([part.reshape(-1) for part in parts]),
         softplus=torch.nn.functional.softplus,
         logsumexp=lambda vector: torch.logsumexp(vector, 0),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..cases import Case, Eigen, Forward, Programme, Quadratic, Simplex, Transport
-from ..formulas import torch_operations
+from ..formulas import TorchMatrix, torch_operations
 from .library import Library, tensors, through_torch
 
 VARIANTS = {
@@ -53,25 +53,15 @@ def _quadratic(case: Case, record: Any) -> tuple[Any, Any]:
 
 def _sparse(program: Quadratic, record: Any) -> tuple[Any, Any]:
     """By the entries of the matrices, each a product; bounds and rows are found by the node."""
-    import torch
-
     from declarative import DeclarativeNode
 
-    def entries(matrix: Any) -> tuple[Any, Any, Any]:
-        coo = matrix.tocoo()
-        return torch.tensor(coo.data), torch.tensor(coo.row, dtype=torch.long), torch.tensor(coo.col, dtype=torch.long)
-
-    def times(matrix: tuple[Any, Any, Any], count: int, u: Any) -> Any:
-        values, rows, columns = matrix
-        return u.new_zeros(count).index_add(0, rows, values * u.index_select(0, columns))
-
-    Q, A, G = (entries(matrix) for matrix in (program.Q, program.A, program.G))
-    n, p, count = program.q.shape[1], program.b.shape[1], program.h.shape[1]
+    Q, A, G = (TorchMatrix.of(matrix) for matrix in (program.Q, program.A, program.G))
+    n, p = program.q.shape[1], program.b.shape[1]
     fixed = tensors({name: getattr(program, name) for name in ("q", "b", "h")})
     node = DeclarativeNode(
-        lambda q, b, h, u: u @ times(Q, n, u) / 2 + q @ u,  # noqa: ARG005
-        (lambda q, b, h, u: times(A, p, u) - b) if p else None,  # noqa: ARG005
-        lambda q, b, h, u: times(G, count, u) - h,  # noqa: ARG005
+        lambda q, b, h, u: u @ (Q @ u) / 2 + q @ u,  # noqa: ARG005
+        (lambda q, b, h, u: A @ u - b) if p else None,  # noqa: ARG005
+        lambda q, b, h, u: G @ u - h,  # noqa: ARG005
         start=n,
         record=record,
         on_failure="mask",
