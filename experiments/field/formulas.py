@@ -50,7 +50,7 @@ def _doubles(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class TorchMatrix:
-    """A constant matrix by its entries that are not zero: what a function of torch would otherwise multiply by zeros."""
+    """A constant matrix by its entries that are not zero: a function of torch would multiply by the zeros too."""
 
     values: Any
     rows: Any
