@@ -35,7 +35,7 @@ def _tell_of_compiling() -> None:
             function = happening.data["dispatcher"].py_func
             if not self.told and function.__module__.startswith(("declarative.", "problems.")):
                 self.told = True
-                sys.stderr.write("declarative: compiling kernels, once after installing (a minute or two) ...\n")
+                sys.stderr.write("declarative: compiling kernels, once after installing (a few minutes) ...\n")
 
         def on_end(self, happening: Any) -> None:
             pass
