@@ -35,6 +35,7 @@ BENEATH = {  # what does the work of a library, by packages: their versions coun
     "optimistix": ("jax", "equinox", "lineax"),
 }
 COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
+TRACING = 3  # times the limit, for what is traced or compiled anew for every shape: a first call says little of others
 PROVING = 120.0  # seconds of the processor for a truth
 SEEDS = 20  # to be tried until every problem of a batch has a gradient
 Record = dict[str, Any]
@@ -133,7 +134,8 @@ class Bench:
         """A cell with all that identifies its result: our own code is part of that, and a library's version."""
         family, library = FAMILIES[cell.family], LIBRARIES[cell.library]
         identity = f"{library.identity}{beneath(cell.library)}, problems {of_files(family.source)}"
-        limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else 1)
+        traced = cell.variant == "recorded" or cell.library in LONGER
+        limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else TRACING if traced else 1)
         call = partial(run_cell, cell, identity, self.plan.budget, limit, bench=self)
         return CellPiece(f"field, {cell}", 1.0, self.place, call)
 

@@ -268,3 +268,25 @@ def test_a_saddle_point_is_no_solution():
     )
     with pytest.raises(SolverError, match="not_optimal"):
         node(inputs())
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_more_active_constraints_than_unknowns_are_told_in_any_units(record):
+    """Each of the gradients that such a system has is one of many, also where large numbers hide that."""
+
+    def objective(x, u):
+        return 1e8 * ((u[1:] * u[:-1]).sum() + 0.05 * u.pow(4).sum() + (x * u).sum())
+
+    node = DeclarativeNode(
+        objective,
+        lambda x, u: u[::4] + u[1] - 0.3 * x[::4],
+        lambda x, u: u[:-1].square() + u[1:].square() - 1.5 + 0.0 * x[0],
+        start=torch.tensor([0.5, -0.4, 0.6, -0.5, 0.45], dtype=torch.float64),
+        structure="sparse",
+        record=record,
+    )
+    x = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
+    solution = node.solve(x)
+    assert solution.active.sum() > 3  # and two equalities: more than unknowns
+    with pytest.warns(NumericalWarning, match="singular"):
+        solution.y.sum().backward()

@@ -154,7 +154,9 @@ class SparseLayout(Layout):
         rows, none = self.jacobian.scale_rows(jacobian, mask), torch.zeros_like(right[0])
         x, convex, error, regular = self._solve(hessian, rows, none, 1 - mask, right[0], right[1] * mask)
         z, s = x.split([self.kkt.m, self.kkt.k], 1)
-        # Of a singular matrix, too, a right-hand side may have a solution: zero has one.
+        # Of a singular matrix, too, a right-hand side may have a solution: zero has one. More constraints than unknowns
+        # make it singular, even if rounding errors of large numbers hide that.
+        regular = regular & (mask.sum(-1) <= self.kkt.m)
         return ActiveSolution(z, s * mask, convex & regular & (error <= LOST))
 
     def _solve(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

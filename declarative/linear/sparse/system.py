@@ -10,6 +10,7 @@ from torch import Tensor
 from ..contract import Pair, System, warn_of
 from ..directions import irregular
 from .kkt import Factorisation, SparseKKT
+from .pivots import LOST
 
 SINGULAR = "the KKT matrix is singular (redundant constraints, a flat objective or a kink)"
 EXACT = 1e-10  # a relative residual that a regular matrix leaves
@@ -90,9 +91,19 @@ class SparseFactors:
     def _announce(self, error: Tensor, eps: float) -> None:
         if not self.sound:
             warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
-        bad = (error > eps**0.5) & self.finite
+        bad = ((error > eps**0.5) | self._singular) & self.finite
         if bool(bad.any()):
             warn_of(bad, SINGULAR, "what it can be solved for was used; structure='dense' and check(node, x) tell more")
+
+    @cached_property
+    def _singular(self) -> Tensor:  # (batch,)
+        """Where the matrix is singular: some right-hand sides have solutions all the same, more than one."""
+        crowded = self.active.sum(-1) > self.factor.kkt.m  # constraints hold more than there is
+        if not bool((self.factor.inertia()[:, 2] > 0).any()):
+            return crowded
+        r = self.like.new_zeros(len(self.active), self.factor.kkt.m)
+        t = torch.zeros_like(self.active, dtype=self.like.dtype)
+        return crowded | (self.factor.solve(irregular(r), irregular(t) * self.active).error > LOST)
 
     @cached_property
     def _vanishing(self) -> tuple[Tensor, Tensor]:  # (batch,), (batch, m)
