@@ -6,34 +6,6 @@ from .mutant import Mutant
 
 BOUNDS = [
     Mutant(
-        "declarative/linear/sparse/elimination.py",
-        "            coupling = coupling - y * c\n",
-        "",
-        "what a pair of columns does to what connects the next pair is forgotten",
-        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
-    ),
-    Mutant(
-        "declarative/linear/sparse/elimination.py",
-        "store(below, t + beside, load(below, t + beside, lanes) - (x * b + y * d), lanes)",
-        "store(below, t + beside, load(below, t + beside, lanes) - x * b, lanes)",
-        "the second column of a pair is not eliminated from the second column of another",
-        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
-    ),
-    Mutant(
-        "declarative/linear/sparse/elimination.py",
-        "where_less(determinants, none, one, where_less(none, hs, two, none))",
-        "where_less(determinants, none, one, where_less(none, hs, none, two))",
-        "a definite pair counts as its opposite",
-        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
-    ),
-    Mutant(
-        "declarative/linear/sparse/substitution.py",
-        "                two = two - load(lower, p + beside, lanes) * known\n",
-        "",
-        "the second column of a pair is not substituted",
-        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
-    ),
-    Mutant(
         "declarative/bounds.py",
         "excess = self.sign * (u - self.entries(",
         "excess = (u - self.entries(",
@@ -71,6 +43,34 @@ BOUNDS = [
 ]
 
 SPARSE = [
+    Mutant(
+        "declarative/linear/sparse/elimination.py",
+        "            coupling = coupling - y * c\n",
+        "",
+        "what a pair of columns does to what connects the next pair is forgotten",
+        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/elimination.py",
+        "store(below, t + beside, load(below, t + beside, lanes) - (x * b + y * d), lanes)",
+        "store(below, t + beside, load(below, t + beside, lanes) - x * b, lanes)",
+        "the second column of a pair is not eliminated from the second column of another",
+        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/elimination.py",
+        "where_less(determinants, none, one, where_less(none, hs, two, none))",
+        "where_less(determinants, none, one, where_less(none, hs, none, two))",
+        "a definite pair counts as its opposite",
+        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
+    ),
+    Mutant(
+        "declarative/linear/sparse/substitution.py",
+        "                two = two - load(lower, p + beside, lanes) * known\n",
+        "",
+        "the second column of a pair is not substituted",
+        ("library/test_sparse_factor.py::test_solutions_and_inertia_are_those_of_dense_matrices",),
+    ),
     Mutant(
         "declarative/linear/sparse/entries.py",
         "return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found",
