@@ -15,7 +15,9 @@ TINY = 1e-12  # of the largest unknown, or of the way to it: what is less is as 
 CHORDS = 3  # steps back to curved constraints
 STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
 FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
-PROBE_LENGTHS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)  # along a direction without curvature, in sizes of u
+# Along a direction without curvature, in sizes of u. An exponential is to be seen between rounding errors and overflow,
+# over lengths that differ by a factor of some 40: what is further apart could miss it.
+PROBE_LENGTHS = (1e-10, *(10.0**exponent for exponent in range(-8, 1)))
 
 
 def is_minimum(
@@ -67,7 +69,7 @@ def _falls_from_zero(batch: Batch, terms: Terms, multipliers: Tensor, active: Te
     falls = torch.zeros_like(rows, dtype=torch.bool)
     for side in (1.0, -1.0):
         seen = torch.zeros_like(falls)
-        for length in PROBE_LENGTHS[:-1]:
+        for length in PROBE_LENGTHS[:-2]:
             there = lagrangian(here + side * length * way)
             size = torch.maximum(torch.maximum(there.abs(), middle.abs()), terms.energy[rows])
             small = ROUNDING * torch.finfo(here.dtype).eps * size

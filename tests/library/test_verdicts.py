@@ -160,6 +160,23 @@ def test_a_valley_between_equal_walls_that_falls_for_ever_is_no_solution():
     assert not solved(node, x).converged.any()
 
 
+def test_a_decay_that_is_seen_nowhere_but_between_rounding_errors_and_overflow_is_no_solution():
+    """The constraint is not even defined where the exponential overflows: nothing can be concluded from there."""
+
+    def decay(x: Tensor, u: Tensor) -> Tensor:  # x: how fast, and where it is as large as the other terms
+        return (-x[0] * (u[1] - u[0] - x[1])).exp()
+
+    node = DeclarativeNode(
+        lambda x, u: 20 * (u.sum() - 4000).square() + decay(x, u),
+        lambda x, u: u.sum() - 4000 + 0 * decay(x, u),
+        solver=lambda x: torch.stack([2000 - x[:, 1] / 2 - 20 / x[:, 0], 2000 + x[:, 1] / 2 + 20 / x[:, 0]], -1),
+        on_failure="mask",
+    )
+    x = torch.tensor([[rate, 4900.0] for rate in torch.logspace(-1, 2, 40).tolist()], dtype=DOUBLE)
+    solution = solved(node, x)
+    assert not solution.converged.any(), x[solution.converged]
+
+
 @pytest.mark.parametrize("width", [1e-6, 1e-9, 1e-12])
 def test_a_spike_of_curvature_on_a_slope_is_no_solution(width):
     def objective(x, u):
