@@ -3,6 +3,9 @@
 Problems are independent, so the derivatives of the sum over the batch are those of each problem: only the functions
 themselves are mapped. That costs half of what nested transforms of ``torch.func`` do, and is the same; but it cannot
 be differentiated further, nor traced, for which the methods of :class:`~declarative.problem.Batch` are there.
+
+Of small dense problems each row of H and A is the derivative of a copy of the problem by itself, so that all of them
+take one reverse pass, without a map over it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .linear.layout import Layout, Product
+from .linear.layout import DenseLayout, Layout, Product
 from .torchside import in_dispatch_mode, transformed, without_vmap_warnings
+
+
+COPIED = 10_000  # numbers that copies of problems may take: with more, mapping is the lesser effort
 
 
 class Problems(Protocol):
     """What is needed of a batch."""
+
+    xs: tuple[Tensor, ...]
+    in_dims: tuple[int | None, ...]
+    k: int
 
     @property
     def layout(self) -> Layout:
@@ -29,12 +39,25 @@ class Problems(Protocol):
         """f (size,) and c (size, k) at u (size, m)."""
         ...
 
+    def repeated(self, count: int) -> Problems:
+        """The same problems so many times."""
+        ...
+
 
 def is_plain(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nobody transforms, traces or differentiates what is computed from these tensors."""
     if transformed() or in_dispatch_mode() or torch.is_inference_mode_enabled():
         return False
     return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+
+
+def first_order(batch: Problems, u: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
+    """f, D_U L and c."""
+    with torch.enable_grad(), without_vmap_warnings():
+        u = u.detach().requires_grad_()
+        objective, values = batch.mapped_values(u)
+        slope = _gradient(objective.sum() - (multipliers * values).sum(), u)
+    return objective.detach(), slope, values.detach()
 
 
 def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
@@ -48,6 +71,8 @@ def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tens
 
 
 def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
+    if _is_small(batch, u, second):
+        return _of_copies(batch, u, multipliers, second)
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
         objective, values = batch.mapped_values(u)
@@ -56,6 +81,36 @@ def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second:
         found = [objective, slope, values, _jacobian(batch.layout, values, u)]
         if second:
             found.append(batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u))
+    return tuple(x.detach() for x in found)
+
+
+def _is_small(batch: Problems, u: Tensor, second: bool) -> bool:
+    """Whether a copy of the problems for each row of their derivatives is no great effort."""
+    if not isinstance(batch.layout, DenseLayout) or not u.numel():
+        return False
+    rows = batch.k + second * u.shape[-1]
+    size = u.numel() + sum(x.numel() for x, dim in zip(batch.xs, batch.in_dims, strict=True) if dim is not None)
+    return 0 < rows * size <= COPIED
+
+
+def _of_copies(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
+    """The same, with a copy of the problems for each row of A and H."""
+    (size, m), k = u.shape, batch.k
+    count = k + second * m
+    with torch.enable_grad(), without_vmap_warnings():
+        copies = u.detach().expand(count, size, m).flatten(0, 1).requires_grad_()
+        objective, values = batch.repeated(count).mapped_values(copies)
+        weighted = objective.view(count, size)
+        if multipliers is not None and k:
+            weighted = weighted - (multipliers * values.view(count, size, k)).sum(-1)
+        slope = _gradient(weighted.sum(), copies, create_graph=second)
+        chosen = torch.eye(count, dtype=u.dtype, device=u.device).unsqueeze(1).expand(-1, size, -1).flatten(0, 1)
+        found = [objective[:size], slope[:size], values[:size]]
+        # Two passes: what is infinite in second derivatives must not reach the first ones, not even times zero.
+        for y, part in ((values, slice(0, k)), (slope, slice(k, count))):
+            if y is values or second:
+                rows = _gradient(y, copies, chosen[:, part]) if y.shape[-1] else copies.new_zeros(count * size, m)
+                found.append(rows.view(count, size, m)[part].transpose(0, 1))
     return tuple(x.detach() for x in found)
 
 

@@ -40,6 +40,7 @@ def is_minimum(
         if not len(problems):
             return good
         falls = _falls(batch, terms, multipliers, active, problems, directions)
+        falls = falls | _hides_slope(batch, terms, multipliers, problems, directions)
         good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
@@ -134,6 +135,29 @@ def _falls(
             seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
             noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
     return fallen
+
+
+def _hides_slope(
+    batch: Batch, terms: Terms, multipliers: Tensor, problems: Tensor, directions: Tensor
+) -> Tensor:  # (count,)
+    """Whether L slopes along a flat direction further back, by less than rounding errors let be seen at the point.
+
+    That is how a point looks that ran away until the slope, which nothing balances, was lost in its large terms.
+    """
+    part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
+    weight = or_one(here.abs()).square().reciprocal()
+    along = (weight * here * directions).sum(-1) / or_one((weight * directions.square()).sum(-1))
+    back = here - along.unsqueeze(-1) * directions
+    slope = part.slopes(back, held)[1]
+    curved, pulls = (x[problems] for x in (terms.system.magnitude(terms.u), terms.pulls()))
+    share = largest(ratio(back.abs(), here.abs())).unsqueeze(-1)
+    there = slope.abs() + pulls + share * curved
+    seen = (slope * directions).sum(-1).abs()
+    noise, before = (
+        ROUNDING * torch.finfo(here.dtype).eps * (force * directions.abs()).sum(-1)
+        for force in (terms.force[problems], there)
+    )
+    return (seen > 10 * before) & (seen <= noise)
 
 
 class _Follower:

@@ -37,6 +37,7 @@ from .conditions import (
     optimality_tolerance,
     ratio,
 )
+from .linear import Pair
 from .linear.directions import irregular
 from .minimum import is_minimum
 from .problem import Batch
@@ -149,9 +150,12 @@ def assess(
             excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
         distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
+    held = terms.form.multiply_transposed(terms.jacobian.abs(), active.to(u.dtype)) > 0
+    step = torch.where(_is_loose(look, step, dtype) & ~held, 0.0, step)
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
-        again = largest(ratio(_next_step(batch, u + step, multipliers - change, active, factors).abs(), scale))
-        again = torch.maximum(distance, again.nan_to_num(torch.inf))
+        further, left = _next_step(batch, u + step, multipliers - change, active, factors)
+        further = torch.where(_is_faint(terms, left, noise) & ~held, 0.0, further.abs())
+        again = torch.maximum(distance, largest(ratio(further, scale)).nan_to_num(torch.inf))
         again = torch.where(_is_stuck(batch, look, factors, step, change, dtype), torch.inf, again)
         distance = torch.where(near, again, distance)
     if minimum:
@@ -416,11 +420,21 @@ def _is_hollow(batch: Batch, terms: Terms, multipliers: Tensor, factors: Any, no
     return hollow
 
 
-def _next_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Tensor:  # (batch, m)
-    """The Newton step from another point, by the same factors."""
+def _next_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Pair:  # (batch, m) both
+    """The Newton step from another point, by the same factors, and D_U L there."""
     _, left, values, _ = batch.slopes(u, multipliers)
-    step: Tensor = factors(-left, -torch.where(active, values, 0.0))[0]
-    return step
+    return factors(-left, -torch.where(active, values, 0.0))[0], left
+
+
+def _is_faint(terms: Terms, left: Tensor, noise: float) -> Tensor:  # (batch, m)
+    """Where a slope changes L by less than rounding errors, were the unknown to change by the largest of all."""
+    return left.abs() * terms.longest <= ROUNDING * noise * terms.energy.unsqueeze(-1)
+
+
+def _is_loose(look: _Look, step: Tensor, dtype: torch.dtype) -> Tensor:  # (batch, m)
+    """Which unknowns do not matter where the others are, such as an angle at a pole, and would go anywhere."""
+    faint = _is_faint(look.terms, look.left, torch.finfo(dtype).eps)
+    return faint & (step.abs() > optimality_tolerance(dtype) * look.terms.u.abs())
 
 
 def _is_stuck(
@@ -429,14 +443,13 @@ def _is_stuck(
     """Whether the way goes on beyond the estimated solution, as on a slope with a spike of curvature in it.
 
     If a solution lies a few steps ahead, then the next step from there leads back, entry by entry; those aside that are
-    small or that rounding errors explain. An unknown that does not matter where the others are, such as an angle at a
-    pole, may go anywhere: it is left where it is, and nothing is concluded from what it may do to the others.
+    small or that rounding errors explain. An unknown that does not matter where the others are is left where it is,
+    and nothing is concluded from what it may do to the others.
     """
     terms, noise = look.terms, torch.finfo(dtype).eps
-    faint = look.left.abs() * terms.longest <= ROUNDING * noise * terms.energy.unsqueeze(-1)
-    loose = faint & (step.abs() > optimality_tolerance(dtype) * terms.u.abs())
+    loose = _is_loose(look, step, dtype)
     ahead, away = torch.where(loose, 0.0, step), torch.where(loose, BEYOND * step.abs(), 0.0)
-    onward = _next_step(batch, terms.u + BEYOND * ahead, look.multipliers - change, look.active, factors)
+    onward, _ = _next_step(batch, terms.u + BEYOND * ahead, look.multipliers - change, look.active, factors)
     pulled = factors(terms.system.magnitude(away) * irregular(step), torch.zeros_like(change))[0]
     unclear = torch.maximum(pulled.abs(), ROUNDING * _shaken(terms, factors, noise).abs())
     length, unclear = (ratio(x.abs(), look.scale) for x in (ahead, unclear))

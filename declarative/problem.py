@@ -25,7 +25,7 @@ from . import expansion
 from .bounds import Bounds
 from .functions import UserFunction
 from .linear import DENSE, Layout
-from .torchside import as_stated, in_grad_mode, without_vmap_warnings
+from .torchside import as_stated, in_grad_mode, map_rows, without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -344,9 +344,12 @@ class Batch:
         """
 
         def looked_at(batch: Batch, u: Tensor) -> Tensor:
-            objective, values = batch.values(u)
+            ones = u.new_ones(batch.size, batch.k)
+            if expansion.is_plain((u, *batch.xs)):
+                objective, slope, values = expansion.first_order(batch, u, ones)
+            else:
+                (objective, values), slope = batch.values(u), batch.gradient(u, ones)
             bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-            slope = batch.gradient(u, u.new_ones(batch.size, batch.k))
             return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
 
         found: Tensor = self.evaluate("defined", looked_at, u, by_problem=True)
@@ -364,8 +367,14 @@ class Batch:
 
     def mapped_values(self, u: Tensor) -> Pair:
         """f and c, always by calling the functions."""
-        values: Pair = torch.vmap(self._values, in_dims=(0, *self.in_dims))(u, *self.xs)
-        return values
+        objective, values = map_rows(self._values, (0, *self.in_dims), u, *self.xs)
+        return objective, values
+
+    def repeated(self, count: int) -> Batch:
+        """The same instances so many times, one batch after the other."""
+        pairs = zip(self.xs, self.in_dims, strict=True)
+        xs = [x if dim is None else x.expand(count, *x.shape).flatten(0, 1) for x, dim in pairs]
+        return self.replace(xs, size=count * self.size)
 
     def values(self, u: Tensor) -> Pair:
         """f and c."""

@@ -13,12 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import (
+    _add_batch_dim,
+    _remove_batch_dim,
+    _vmap_decrement_nesting,
+    _vmap_increment_nesting,
     get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
     maybe_current_level,
     maybe_get_bdim,
 )
+from torch._functorch.vmap import lazy_load_decompositions
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
@@ -55,6 +60,21 @@ def without_vmap_warnings() -> Iterator[None]:
         yield
     finally:
         enable(True)
+
+
+def map_rows(function: Callable[..., Any], in_dims: Sequence[int | None], *arguments: Tensor) -> tuple[Tensor, ...]:
+    """``torch.vmap`` of a function that returns a tuple of tensors, over dimension 0 of some arguments.
+
+    Without what ``torch.vmap`` does for trees of arguments and results, which takes longer than a small function.
+    """
+    lazy_load_decompositions()
+    size = next(len(x) for x, dim in zip(arguments, in_dims, strict=True) if dim is not None)
+    level = _vmap_increment_nesting(size, "error")
+    try:
+        mapped = (x if dim is None else _add_batch_dim(x, 0, level) for x, dim in zip(arguments, in_dims, strict=True))
+        return tuple(_remove_batch_dim(y, level, size, 0) for y in function(*mapped))
+    finally:
+        _vmap_decrement_nesting()
 
 
 def has_tangent(x: Tensor) -> bool:

@@ -24,10 +24,9 @@ from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
 from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active
 from .machine import INSTALLED
+from .spectrum_kernel import NOTHING, STIFF
 
 Product = Callable[[Tensor], Tensor]  # of matrices with vectors
-STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
-NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
 
 
 class KktSolution(NamedTuple):

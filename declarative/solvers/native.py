@@ -13,6 +13,7 @@ from torch import Tensor
 from ..linear import DenseLayout, Layout
 from ..linear.dense_kernel import LARGEST
 from ..linear.machine import INSTALLED
+from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
 from ..linear.sparse import SparseLayout
 from ..linear.sparse.layout import SOLVED
 from ..linear.vector import LANES
@@ -55,7 +56,8 @@ class Native:
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
-        from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
+        from .newton_curvature import kept_size, regularise_all
+        from .newton_kernel import Changed, Found, Here, Limits, judge, move, prepare, scratch_for
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
         changed = Changed(*_each(np.ndarray.copy, self.before))
@@ -63,12 +65,21 @@ class Native:
         scratch = scratch_for(here.u.shape[1], here.y.shape[1])
         prepare(places, here, within, changed, equations, scratch)
         step = self._solved(equations, scratch)
+        before, unsteady = (here.shift, here.weight), ~(step.room > 0)
+        if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
+            self.here = here = Here(*here[:8], *_each(np.ndarray.copy, before), *here[10:])
+            room = np.empty(kept_size(self.batch.m))
+            regularise_all(places, here, within, changed.barrier, equations, step, room, scratch)
         move(places, here, within, changed.barrier, equations, step, trial, 1.0, scratch)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
         parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
         judge(places, here, Found(*parts), changed, trial, there)
         self.changed, self.trial, self.there = changed, trial, there
+        if here.shift is not before[0]:  # a shift has just been needed; what is refused is looked at again, as it was
+            there.shift[unsteady] = here.shift[unsteady]
+            for now, then in zip(here[8:10], before, strict=True):
+                now[~there.accepted] = then[~there.accepted]
         return np.stack([trial.solved, step.good, there.accepted, ~(step.room > FAINT)])
 
     def iterate_on(self, limits: tuple[float, ...], most: int, sure: bool, fates: Fates) -> Any:  # (4, batch)
@@ -78,7 +89,7 @@ class Native:
 
         functions, count = self.functions, len(self.here.u)
         assert functions is not None
-        self.here = here = Here(*[*_each(np.ndarray.copy, self.here[:9]), *self.here[9:]])
+        self.here = here = Here(*[*_each(np.ndarray.copy, self.here[:10]), *self.here[10:]])
         self.before = self.changed = changed = Changed(*_each(np.ndarray.copy, self.before))
         batch = self._lanes(here, changed, functions.own)
         self.trial, self.there = batch.trial, batch.there
@@ -135,6 +146,17 @@ class Native:
         good = found.convex & found.independent
         return Step(*_each(_array, (found.z, found.s, good, found.room)))
 
+    def finite(self) -> Any:  # (batch,)
+        """Whether all values and derivatives are numbers, where the iteration is from."""
+        objective, *rest = self.here[:5]
+        return np.isfinite(objective + sum(x.sum(-1) for x in rest))
+
+    def ends(self, accepted: Any) -> tuple[Any, Any]:
+        """Where problems end that are solved: u, y; a last step that is no progress is not taken."""
+        assert self.trial is not None
+        chosen = accepted[:, None]
+        return np.where(chosen, self.trial.u, self.here.u), np.where(chosen, self.trial.y, self.here.y)
+
     def go_on(self) -> None:
         """From the trial points."""
         from .newton_kernel import Changed, Here
@@ -186,6 +208,7 @@ def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> M
     """For so many problems side by side."""
     from ..linear.sparse.lanes import Plan, room_size
     from ..recording.tape.machine import registers_for
+    from .newton_curvature import kept_size
     from .newton_kernel import scratch_for
     from .newton_loop import Memory, lanes_size
 
@@ -202,6 +225,7 @@ def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> M
         np.empty(width * int(functions.program.offsets[-1])),
         scratch_for(m, k),
         np.empty(m + k),
+        np.empty(kept_size(m) if isinstance(layout, DenseLayout) and m <= LARGEST_TURNED else 0),
     )
 
 

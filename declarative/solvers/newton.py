@@ -32,7 +32,7 @@ from ..arguments import require_counts, require_flags, require_tolerances
 from ..conditions import fitted_multipliers, largest
 from ..linear import DenseLayout, KktSolution, Layout, or_one
 from ..linear.directions import irregular
-from ..linear.layout import NOTHING
+from ..linear.spectrum_kernel import NOTHING
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from .base import Solver
@@ -45,6 +45,9 @@ from .newton_step import (
     LEAST_SHIFT,
     LESS_SHIFT,
     MORE_SHIFT,
+    REACH,
+    STRAY,
+    TINY_SHIFT,
     Model,
     Rows,
     Scales,
@@ -84,11 +87,8 @@ ROUGH = 1e-6  # on the gradient, for a Hessian that is not exact, before polishi
 NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 NEARBY = 0.1  # sizes of u, or of the way there: what is near a point
 FINER, FINAL = 1e-3, 30  # of the tolerance, and iterations more, for what seemed solved but is not good enough
-STRAY = 1e-2  # a point that is violated by more is far from feasible
-REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
 CLOSE, CLOSE_ENOUGH = 1e3, 8  # tolerances within which it is close; how often without a good step is enough
 FAILURES = 6  # how many steps in a row may be refused
-TINY_SHIFT = 1e-12  # makes flat definite
 HOPELESS_SHIFT = 1e8  # with that much, steps are too short to lead anywhere
 TRIES = 40  # of ever larger regularisation
 CERTAIN = 4  # of what is first looked at does not follow from a system that may be singular
@@ -318,11 +318,7 @@ class _Loop:
         self._forget_failures(self.iterations > before)
         finished = torch.from_numpy(fates.finished)
         if bool(finished.any()):
-            codes = torch.zeros_like(self.iterations)
-            vague = torch.from_numpy(flags[3] | fates.doubtful)
-            new = _Ended(torch.from_numpy(fates.u), torch.from_numpy(fates.y), codes, self.iterations, vague)
-            self.ended = self.ended.put(self.rows[finished], new.take(finished))
-            self.running = self.running & ~finished
+            self._keep(finished, fates.u, fates.y, torch.zeros_like(self.iterations), flags[3] | fates.doubtful)
             if not bool(self.running.any()):
                 return True
         self.model = native.model()
@@ -333,9 +329,18 @@ class _Loop:
 
     def _advance_once(self, native: Native) -> bool:
         flags = native.iterate(self.limits)
-        solved, factored, accepted, _ = flags
+        solved, factored, accepted, faint = flags
         self.turn += 1
-        if self.turn % LOOK and self._below_limit() and (factored & accepted & ~solved & self.hopeful).all():
+        running = self.running.numpy()
+        doubtful = faint | self.record.shifted.numpy()
+        certain = factored & ~(doubtful & self.sure) & native.finite()
+        over = running & solved & certain
+        hoped = ~running | over | (factored & accepted & ~solved & self.hopeful)
+        if self.turn % LOOK and self._below_limit() and hoped.all():  # as nearly always
+            if over.any():
+                self._keep(over, *native.ends(accepted), torch.zeros_like(self.iterations), doubtful)
+                if not bool(self.running.any()):
+                    return True
             native.go_on()
             self.iterations = self.iterations + 1
             self._forget_failures(torch.ones_like(self.running))
@@ -345,6 +350,13 @@ class _Loop:
             return True
         self._go_native()
         return False
+
+    def _keep(self, ended: Any, u: Any, y: Any, code: Tensor, vague: Any) -> None:
+        """The results of the problems that have ended: arrays, or tensors."""
+        which, u, y, vague = map(torch.as_tensor, (ended, u, y, vague))
+        new = _Ended(u, y, code, self.iterations, vague).take(which)
+        self.ended = self.ended.put(self.rows[which], new)
+        self.running = self.running & ~which
 
     def _below_limit(self) -> bool:
         return int(self.iterations.max()) < self.limit
@@ -423,9 +435,7 @@ class _Loop:
         code = torch.where((code == RUNNING) & (self.iterations >= self.limit), int(Status.ITERATION_LIMIT), code)
         ended = self.running & (code != RUNNING)
         if bool(ended.any()):
-            new = _Ended(u, y, code, self.iterations, vague).take(ended)
-            self.ended = self.ended.put(self.rows[ended], new)
-            self.running = self.running & ~ended
+            self._keep(ended, u, y, code, vague)
         return not bool(self.running.any())
 
     def _compact(self) -> None:

@@ -152,27 +152,33 @@ def scratch_for(m: int, k: int) -> Floats:
     return np.empty(m * m + k * m + k * k + 3 * m + 3 * k)
 
 
-@compiled
-def solve_dense(here: Here, equations: Equations, step: Step, scratch: Floats) -> None:
-    """The step of small dense problems."""
+@inner
+def solve_dense_of(here: Here, n: int, equations: Equations, step: Step, scratch: Floats) -> None:
+    """The step of one small dense problem."""
     m, k = here.u.shape[1], here.y.shape[1]
     p = k - here.s.shape[1]
     matrix, at = cut(scratch, 0, m, m)
     half, at = cut(scratch, at, p, m)
     complement, at = cut(scratch, at, p, p)
     forces = scratch[at : at + k]
+    for a in range(m):
+        for b in range(a + 1):
+            matrix[a, b] = here.hessian[n, a * m + b]
+        matrix[a, a] += equations.primal[n, a]
+    for i in range(k):
+        forces[i] = here.weight[n] if i < p else 1 / equations.dual[n, i]
+    copy(step.z[n], equations.r[n])
+    copy(step.s[n], equations.t[n])
+    rows = here.jacobian[n].reshape(k, m)
+    found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
+    step.good[n], step.room[n] = found
+
+
+@compiled
+def solve_dense(here: Here, equations: Equations, step: Step, scratch: Floats) -> None:
+    """The steps of small dense problems."""
     for n in range(len(here.u)):
-        for a in range(m):
-            for b in range(a + 1):
-                matrix[a, b] = here.hessian[n, a * m + b]
-            matrix[a, a] += equations.primal[n, a]
-        for i in range(k):
-            forces[i] = here.weight[n] if i < p else 1 / equations.dual[n, i]
-        copy(step.z[n], equations.r[n])
-        copy(step.s[n], equations.t[n])
-        rows = here.jacobian[n].reshape(k, m)
-        found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
-        step.good[n], step.room[n] = found
+        solve_dense_of(here, n, equations, step, scratch)
 
 
 class Measured(NamedTuple):
@@ -190,9 +196,10 @@ class Measured(NamedTuple):
 
 
 @inner
-def _measured(
+def measured(
     places: Places, here: Here, n: int, slope: Floats, force: Floats, residual: Floats, terms: Floats
 ) -> Measured:
+    """How far it is; what its terms are is left in the last four."""
     s, y = here.s[n], here.y[n]
     p = len(y) - len(s)
     copy(slope, here.gradient[n])
@@ -245,7 +252,7 @@ def _lower_barrier(here: Here, n: int, found: Measured, limits: Limits, changed:
 
 
 @inner
-def _diagonal(places: Places, hessian: Floats, bend: Floats) -> None:
+def diagonal_of(places: Places, hessian: Floats, bend: Floats) -> None:
     """The diagonal of H."""
     for a in range(len(bend)):
         e = places.diagonal[a]
@@ -257,7 +264,7 @@ def _set_up(here: Here, n: int, barrier: float, steepest: float, bend: Floats, r
     """The system of the step, but for the slope."""
     s, y, dual, t = here.s[n], here.y[n], to.dual[n], to.t[n]
     p = len(y) - len(s)
-    _set_primal(here.shift[n], steepest, bend, to.primal[n])
+    set_primal(here.shift[n], steepest, bend, to.primal[n])
     for i in range(p):
         dual[i], t[i] = 0.0, -residual[i]
     for i in range(p, len(y)):
@@ -270,15 +277,15 @@ def shift_more(places: Places, here: Here, n: int, to: Equations, scratch: Float
     """A larger regularisation of one problem."""
     m = here.u.shape[1]
     bend, steepest, before = scratch[:m], 0.0, here.shift[n]
-    _diagonal(places, here.hessian[n], bend)
+    diagonal_of(places, here.hessian[n], bend)
     for a in range(m):
         steepest = larger(steepest, abs(to.r[n, a]))
     here.shift[n] = larger(MORE_SHIFT * before, FIRST_SHIFT)
-    _set_primal(here.shift[n], steepest, bend, to.primal[n])
+    set_primal(here.shift[n], steepest, bend, to.primal[n])
 
 
 @inner
-def _set_primal(shift: float, steepest: float, bend: Floats, primal: Floats) -> None:
+def set_primal(shift: float, steepest: float, bend: Floats, primal: Floats) -> None:
     """What is added to the diagonal of H."""
     largest = 0.0
     for a in range(len(bend)):
@@ -305,9 +312,9 @@ def prepare(
     slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
     residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
     for n in range(len(here.u)):
-        found = _measured(places, here, n, slope, force, residual, terms)
+        found = measured(places, here, n, slope, force, residual, terms)
         barrier = _lower_barrier(here, n, found, limits, changed)
-        _diagonal(places, here.hessian[n], bend)
+        diagonal_of(places, here.hessian[n], bend)
         _set_up(here, n, barrier, found.steepest, bend, residual, equations)
         for a in range(m):
             equations.r[n, a] = -slope[a]
@@ -364,7 +371,7 @@ def move(
         trial.length[n], trial.slope[n] = length, along
         trial.solved[n] = equations.settled[n]
         if equations.settled[n]:
-            _diagonal(places, here.hessian[n], bend)
+            diagonal_of(places, here.hessian[n], bend)
             trial.solved[n] = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z) <= limits.near
 
 

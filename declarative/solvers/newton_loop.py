@@ -18,6 +18,7 @@ from ..linear.sparse.lanes import Indices, Plan, Room, room_in
 from ..linear.sparse.substitution import solve
 from ..linear.vector import LANES
 from ..recording.tape.machine import Program, run
+from .newton_curvature import Kept, kept_in, put_back, regularise
 from .newton_kernel import (
     Changed,
     Equations,
@@ -209,6 +210,7 @@ class Memory(NamedTuple):
     outputs: Floats  # and what it writes
     scratch: Floats
     step: Floats  # one that is put aside, (m + k,)
+    kept: Floats  # for a regularisation of a dense problem; empty if there is none
 
 
 @inner
@@ -356,6 +358,29 @@ def _search(
 
 
 @inner
+def _regularise_dense(
+    places: Places,
+    limits: Limits,
+    functions: Functions,
+    memory: Memory,
+    room: Room,
+    x: Lanes,
+    kept: Kept,
+    solved: float,
+) -> None:
+    """Where H of one problem is not positive definite along the constraints: a step with one that is."""
+    if not regularise(places, x.here, 0, limits, x.changed.barrier[0], x.equations, x.step, kept, memory.scratch):
+        return
+    _try(places, limits, functions, memory, x, 1.0)
+    if not (x.there.accepted[0] or x.trial.solved[0]):
+        _search(places, limits, functions, memory, room, x, solved)
+    copy(x.here.hessian[0], kept.hessian)
+    x.there.shift[0] = x.here.shift[0]  # it has just been needed
+    if not x.there.accepted[0]:
+        put_back(x.here, 0, kept)
+
+
+@inner
 def _is_over(progress: Progress, g: int, x: Lanes, n: int, sure: bool, faint: float) -> bool:
     """Whether a problem is plainly solved, or has to be judged."""
     solved, factored, accepted, vague = (
@@ -413,13 +438,16 @@ def iterate(
         _solve(memory, room, x, solved)
         if sparse:
             _shift_sparse(places, memory, room, x, solved)
-            for i in range(count):
-                progress.doubtful[who[i]] = x.here.shift[i] > 0
         _try(places, limits, functions, memory, x, 1.0)
         for i in range(count):
             refused = x.step.good[i] and not (x.there.accepted[i] or x.trial.solved[i])
-            if refused and progress.hopeful[who[i]] and x.here.shift[i] == 0:
+            if refused and progress.hopeful[who[i]] and (x.here.shift[i] == 0 or not sparse):
                 _search(places, limits, functions, memory, room, _between(lanes, i, i + 1), solved)
+                x.there.shift[i] = x.here.shift[i]  # which is not made smaller after such a step
+            elif len(memory.kept) and progress.hopeful[who[i]] and not x.step.room[i] > 0:
+                one, kept = _between(lanes, i, i + 1), kept_in(memory.kept, x.here.u.shape[1])
+                _regularise_dense(places, limits, functions, memory, room, one, kept, solved)
+            progress.doubtful[who[i]] = x.here.shift[i] > 0
         n = np.int64(0)
         while n < count:
             g = who[n]

@@ -27,6 +27,9 @@ FIRST_SHIFT = 1e-2  # the first regularisation of H, relative to its diagonal
 MORE_SHIFT = 8.0  # the factor by which it grows
 LESS_SHIFT = 0.1  # the factor by which the regularisation of H becomes smaller, at most
 LEAST_SHIFT = 1e-8  # below that, none is needed any more
+STRAY = 1e-2  # a point that is violated by more is far from feasible
+REACH = 3.0  # sizes of u: no step along a direction of negative curvature is longer
+TINY_SHIFT = 1e-12  # makes flat definite
 LEAST = 1e-8  # of the largest theta that is allowed: below that, progress is asked of the objective
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0

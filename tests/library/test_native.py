@@ -1,6 +1,7 @@
 """The compiled kernels of the Newton method against the same iteration in torch, step by step."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -71,11 +72,12 @@ def compared(monkeypatch):
         *expected, wanted = newton._iteration(batch, scales, model, state, limits[:3])
         theta = newton.merit(model.objective, model.residual, model.s, state.barrier)[0]
         clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
+        plain = wanted[:, 1] | ~torch.from_numpy(flags[1])  # others are regularised at once
         for mine, theirs in zip(self.tensors(), expected, strict=True):
             for part, x in mine.tensors().items():
-                rows = clear if part in ("filter", "stored") else slice(None)
+                rows = clear & plain if part in ("filter", "stored") else plain
                 assert close(x[rows], getattr(theirs, part)[rows]), part
-        agree = wanted == torch.from_numpy(flags).T
+        agree = (wanted == torch.from_numpy(flags).T) | ~plain.unsqueeze(-1)
         agree[:, 2] |= ~clear
         agree[:, 3] |= ~wanted[:, 1]  # where there is no factor, nothing is left of any pivot
         assert bool(agree.all())
@@ -92,6 +94,51 @@ def test_every_iteration_is_that_of_torch(compared, name, structure):
     solution = node_of(name, structure=structure).solve(inputs())
     assert solution.converged.any()
     assert len(compared) >= 3
+
+
+def waves(x, u):
+    return (u * x).sin().sum() * 3 + SIDE[0] @ u * (SIDE[1] @ u) / 5  # no two curvatures are equal
+
+
+REGULARISED = {
+    "turned": {"objective": lambda x, u: waves(x, u) + u.square().sum() / 10},
+    "along a plane": {"objective": waves, "equality": lambda _, u: u.sum() - 3},
+    "astray": {"objective": waves, "equality": lambda _, u: u.square().sum() - 9},
+    "with slacks": {"objective": waves, "inequality": lambda _, u: SIDE @ u - 3},
+    "with bounds": {"objective": waves, "bounds": (-1.0, 2.0)},
+    "dependent": {"objective": waves, "equality": lambda _, u: torch.stack([u.sum() - 3, 2 * u.sum() - 6])},
+}
+
+
+@pytest.mark.parametrize("name", REGULARISED)
+def test_a_regularised_step_is_that_of_torch(monkeypatch, name):
+    """Where H curves down along the constraints."""
+    seen, original = [], native.Native.iterate
+
+    def iterate(self, limits):
+        model = self.model()
+        own = {part: torch.from_numpy(getattr(self.here, part)).clone() for part in native.OF_STATE}
+        state = dataclasses.replace(self.state, **own)
+        flags = original(self, limits)
+        state = dataclasses.replace(state, barrier=torch.from_numpy(self.changed.barrier))
+        plain = newton.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
+        wanted = ~plain.convex & torch.from_numpy(flags[1])
+        start = torch.from_numpy(self.here.start)
+        reach = 3 * torch.maximum(model.u.abs(), (model.u - start).abs()).amax(-1)
+        convex, state, _ = newton._regularised(model, state, wanted, reach)
+        step, _ = newton.newton_step(convex, state.shift, state.weight, state.barrier, model.residual)
+        place = newton.moved(state, step, newton.room(state.s, step.s, state.barrier))
+        for part in ("u", "y"):
+            mine = torch.from_numpy(getattr(self.trial, part))
+            assert torch.allclose(mine[wanted], getattr(place, part)[wanted], rtol=1e-6, atol=1e-7), part
+        seen.append(int(wanted.sum()))
+        return flags
+
+    monkeypatch.setattr(native.Native, "iterate", iterate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        DeclarativeNode(**REGULARISED[name], start=start, solver=Newton(), on_failure="mask").solve(inputs())
+    assert (sum(seen) > 0) == (name != "dependent")
 
 
 def test_every_iteration_towards_a_barrier_is_that_of_torch(compared):
