@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from .forward import Call, Plan, Workspace, solve
-from .functions import CapturedVersions
 from .gradients import Rule
 from .inputs import Inputs
 from .linear import full_precision
 from .problem import Batch, flat
+from .remedies import CHANGED
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
-from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden
+from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden, versions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
-        ctx.captured = CapturedVersions.by(ctx.call.plan.problem)
+        ctx.versions = versions(ctx.call.captured)
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
@@ -222,7 +222,13 @@ def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:
-    ctx.captured.refuse_changes()
+    """What is kept for a pass that differentiates.
+
+    The derivatives are evaluated at the solution, and would be those of another problem than the one that was solved if
+    tensors that the functions capture had changed. PyTorch refuses that for what it has saved itself; so do nodes.
+    """
+    if versions(ctx.call.captured) != ctx.versions:
+        raise RuntimeError(CHANGED)
     tensors = ctx.saved_tensors
     return ctx.call, tuple(tensors[: ctx.count]), Solution(*tensors[ctx.count :])
 

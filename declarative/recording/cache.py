@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..boundary import Sizes
 from ..linear.machine import INSTALLED
 from ..problem import Request
 from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
+from .sizes import Sizes
 from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
