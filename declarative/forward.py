@@ -15,7 +15,7 @@ from .boundary import corner_hint, inspect, refuse_captured
 from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
-from .linear import DENSE, total
+from .linear import DENSE, by_rows
 from .optimality import Assessment, assess
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
@@ -252,7 +252,7 @@ def defined_start(batch: Batch, candidates: Iterator[Tensor]) -> Tensor:  # (siz
     found = batch.is_defined(flat(start))
     while not bool(found.all()) and (candidate := next(candidates, None)) is not None:
         better = batch.is_defined(flat(candidate)) & ~found
-        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
+        start = torch.where(by_rows(better, start), candidate, start)
         found = found | better
     return start
 
@@ -339,15 +339,8 @@ def _judge(
             codes[rows[proved(part, u, first)]] = int(status)
     codes = torch.where(solved, int(Status.CONVERGED), codes)
     nowhere = ~raw.y.isfinite().all(-1) & (codes != Status.UNBOUNDED)
-    lost = ~finite | nowhere | (_undefined(batch, raw.y) & (codes == Status.NOT_OPTIMAL))
+    lost = ~finite | nowhere | (~batch.is_defined(raw.y) & (codes == Status.NOT_OPTIMAL))
     return torch.where(lost, int(Status.NOT_FINITE), codes)
-
-
-def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
-    """Where a function or its slope has no value."""
-    objective, slope, values, jacobian = batch.slopes(u)
-    rest = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
-    return ~(rest + total(jacobian)).isfinite()
 
 
 def _solution(

@@ -310,7 +310,7 @@ def reached(function: Any) -> Iterator[tuple[str, object]]:
     yield from zip(code.co_varnames[code.co_argcount - len(last) :], last, strict=False)
     yield from (function.__kwdefaults__ or {}).items()
     yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # not filled yet
             yield name, cell.cell_contents
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from .forward import Call, Plan, Workspace, solve
 from .gradients import Rule
 from .inputs import Inputs
-from .linear import full_precision
+from .linear import by_rows, full_precision
 from .problem import Batch, flat
 from .remedies import CHANGED
 from .solution import Solution
@@ -101,7 +101,7 @@ class Implicit(torch.autograd.Function):
             found = ctx.spec.rule.pull(point, v, w, wanted)
         if masked:  # in their place stand others, whose gradient may be NaN
             found = tuple(
-                torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)
+                torch.where(good.any() if call.in_dims[i] is None else by_rows(good, grad), grad, 0.0)
                 for i, grad in zip(wanted, found, strict=True)
             )
         grads: list[Tensor | None] = [None] * ctx.count
@@ -242,11 +242,6 @@ def _cotangents(given: Sequence[Tensor | None], solution: Solution) -> tuple[Ten
     rows = (solution.multipliers, solution.inequality_multipliers)
     a, b = (torch.zeros_like(x) if w is None else w for x, w in zip(rows, given[1:], strict=True))
     return v, torch.cat([-a, b], -1)
-
-
-def _by_rows(good: Tensor, like: Tensor) -> Tensor:
-    """Flags of the problems, in a shape that fits a tensor with one row for each."""
-    return good.view(-1, *(1,) * (like.dim() - 1))
 
 
 def without_failures(call: Call, xs: tuple[Tensor, ...], solution: Solution) -> tuple[tuple[Tensor, ...], Solution]:

@@ -130,7 +130,7 @@ RULES = [
     ),
     Mutant(
         "declarative/implicit.py",
-        "torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)",
+        "torch.where(good.any() if call.in_dims[i] is None else by_rows(good, grad), grad, 0.0)",
         "grad",
         "a batch of failures only gets the gradient of something",
         ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[all]",),
@@ -329,7 +329,7 @@ LINEAR = [
     ),
     Mutant(
         "declarative/linear/diagonal.py",
-        "bordered(self.diagonal * z, ",
+        "bordered(self.hessian * z, ",
         "bordered(z, ",
         "the diagonal system multiplies without its diagonal",
         ("library/test_linear.py::test_every_system_solves_and_multiplies_by_its_matrix",),
