@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-KINDS = 256  # of inputs whose sizes are remembered; beyond that all are forgotten
+KEPT = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
+
+
+def bounded(cache: dict[Hashable, Any]) -> dict[Hashable, Any]:
+    """A cache with room for one more."""
+    if len(cache) >= KEPT:
+        cache.clear()
+    return cache
 
 
 class Size(NamedTuple):
@@ -34,9 +41,7 @@ class Sizes:
 
     def put(self, kind: Hashable, size: Size) -> None:
         """Remember it."""
-        if len(self._found) >= KINDS:
-            self._found.clear()
-        self._found[kind] = size
+        bounded(self._found)[kind] = size
 
     def __reduce__(self) -> tuple[type[Sizes], tuple[bool]]:
         return Sizes, (self.one_unknown,)
