@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from .remedies import (
 from .solution import Status
 from .torchside import has_tangent, in_transform, is_mapped, rounding_mode, versions
 
-KINDS = 256  # of inputs whose sizes are remembered; beyond that all are forgotten
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
 
@@ -75,38 +73,6 @@ CORNERS = {
     "Frac": "frac",
 }
 """Operations whose derivative jumps somewhere, or which jump themselves, by their names in the graph."""
-
-
-class Size(NamedTuple):
-    """What a problem consists of: an unknown of this shape, p equalities and q inequalities, bounds included."""
-
-    shape: torch.Size
-    p: int
-    q: int
-
-
-class Sizes:
-    """The sizes found so far: a cache, not a state. Copies and pickles of a node start with an empty one.
-
-    With ``one_unknown``, no start has to be asked how the unknowns are nested.
-    """
-
-    def __init__(self, one_unknown: bool = False) -> None:
-        self.one_unknown = one_unknown
-        self._found: dict[Hashable, Size] = {}
-
-    def get(self, kind: Hashable) -> Size | None:
-        """The size of problems with inputs of this kind, if they have been looked at."""
-        return self._found.get(kind)
-
-    def put(self, kind: Hashable, size: Size) -> None:
-        """Remember it."""
-        if len(self._found) >= KINDS:
-            self._found.clear()
-        self._found[kind] = size
-
-    def __reduce__(self) -> tuple[type[Sizes], tuple[bool]]:
-        return Sizes, (self.one_unknown,)
 
 
 def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:

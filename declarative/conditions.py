@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import Form, Layout, or_one, total
+from .linear import Form, Layout, by_rows, or_one, total
 from .problem import Batch
 from .structure import General, Point, Structure
 
@@ -216,7 +216,7 @@ def fitted_multipliers(
         gradient, jacobian = gradient / or_one(unit), form.scale_columns(jacobian, 1 / or_one(unit))
     usable = (total(jacobian) + gradient.sum(-1)).isfinite()
     gradient = torch.where(usable[:, None], gradient, 0.0)
-    jacobian = torch.where(usable.view(-1, *(1,) * (jacobian.dim() - 1)), jacobian, 0.0)
+    jacobian = torch.where(by_rows(usable, jacobian), jacobian, 0.0)
     length = or_one(form.row_lengths(jacobian))
     solve = layout.quick_least_squares if quick else layout.least_squares
     return solve(form.scale_rows(jacobian, tight / length), gradient) / length

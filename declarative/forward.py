@@ -5,24 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from .boundary import Size, Sizes, corner_hint, inspect, refuse_captured
+from .boundary import corner_hint, inspect, refuse_captured
 from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
-from .linear import DENSE, total
+from .linear import DENSE, by_rows
 from .optimality import Assessment, assess
 from .problem import Batch, Problem, flat
-from .recording import Recordings
+from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .starts import Start, default_points, defined_start, initial_points, is_defined
+from .starts import Start, default_points, initial_points
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
 
@@ -55,6 +54,7 @@ class Call:
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
     kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
     own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
+    captured: tuple[Tensor, ...] = ()  # what the functions reach, which must not change before a derivative is taken
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
         """The inputs, and the start, if one was passed: a point and multipliers."""
@@ -233,9 +233,28 @@ def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | Non
         return starts
     given_starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
     return [
-        defined_start(default_points(first), partial(is_defined, batch)) if isinstance(one, torch.Size) else first
+        defined_start(batch, default_points(first)) if isinstance(one, torch.Size) else first
         for one, first in zip(given_starts, starts, strict=True)
     ]
+
+
+def defined_start(batch: Batch, candidates: Iterator[Tensor]) -> Tensor:  # (size, *shape)
+    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
+
+    Example:
+        >>> import torch
+        >>> from declarative.problem import Batch, Problem
+        >>> batch = Batch(Problem(lambda x, u: x * u.log()), (torch.ones(3),), (0,), 3, torch.Size([]), 0, 0)
+        >>> defined_start(batch, iter([torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]))
+        tensor([ 1.,  2., -1.])
+    """
+    start = next(candidates)
+    found = batch.is_defined(flat(start))
+    while not bool(found.all()) and (candidate := next(candidates, None)) is not None:
+        better = batch.is_defined(flat(candidate)) & ~found
+        start = torch.where(by_rows(better, start), candidate, start)
+        found = found | better
+    return start
 
 
 def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
@@ -320,15 +339,8 @@ def _judge(
             codes[rows[proved(part, u, first)]] = int(status)
     codes = torch.where(solved, int(Status.CONVERGED), codes)
     nowhere = ~raw.y.isfinite().all(-1) & (codes != Status.UNBOUNDED)
-    lost = ~finite | nowhere | (_undefined(batch, raw.y) & (codes == Status.NOT_OPTIMAL))
+    lost = ~finite | nowhere | (~batch.is_defined(raw.y) & (codes == Status.NOT_OPTIMAL))
     return torch.where(lost, int(Status.NOT_FINITE), codes)
-
-
-def _undefined(batch: Batch, u: Tensor) -> Tensor:  # (size,)
-    """Where a function or its slope has no value."""
-    objective, slope, values, jacobian = batch.slopes(u)
-    rest = objective + slope.sum(-1) + torch.where(values == -torch.inf, 0.0, values).sum(-1)
-    return ~(rest + total(jacobian)).isfinite()
 
 
 def _solution(

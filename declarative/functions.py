@@ -4,16 +4,14 @@ A module, or a method of one, becomes a pure function of tensors that the batch 
 inputs like any other. Whenever the function is evaluated, a copy of the module (of its objects, not of its tensors) is
 filled with the tensors that the evaluation is for. The module itself is never touched: two threads do not see each
 other, and a backward pass sees ``training`` as it was in the forward pass.
-
-Tensors that functions reach other than through their arguments must not change between the two passes of a call: the
-backward pass evaluates derivatives at the solution, and they would be those of another problem than the one that was
-solved. PyTorch refuses that for the tensors that it has saved itself; so do nodes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,16 +21,10 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from .torchside import flatten_tree, parametrizations_are_cached, versions
+from .torchside import flatten_tree, parametrizations_are_cached
 from .unknowns import Nesting, is_nested
 
 NAMES = ("objective", "equality", "inequality")
-
-CHANGED = (
-    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
-    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
-    "pass it as an input, with in_dims=None if the batch shares it."
-)
 
 
 @dataclass(frozen=True)
@@ -279,42 +271,18 @@ def _copied(module: nn.Module, tensors: Mapping[int, Tensor], memo: dict[int, nn
     return copy
 
 
-@dataclass(frozen=True)
-class CapturedVersions:
-    """What functions capture, as far as they tell, and how often each tensor had been changed in place by then."""
+def captured_by(problem: Any) -> tuple[Tensor, ...]:
+    """The tensors that the functions of a problem capture now, as far as they tell.
 
-    tensors: tuple[Tensor, ...]
-    versions: tuple[int, ...]
-
-    @classmethod
-    def by(cls, problem: Any) -> CapturedVersions:
-        """What the functions of a problem capture now.
-
-        Example:
-            >>> import torch
-            >>> from declarative.problem import Problem
-            >>> weight = torch.ones(2)
-            >>> found = CapturedVersions.by(Problem(lambda x, u: (weight * (u - x)).sum()))
-            >>> found.refuse_changes()
-            >>> weight.mul_(2).sum()
-            tensor(4.)
-            >>> found.refuse_changes()
-            Traceback (most recent call last):
-            RuntimeError: a tensor that the functions of a node capture was changed in place between its forward ...
-        """
-        functions = functions_of(problem).values()
-        reached = (value for function in functions for value in _reached(as_written(function)))
-        tensors = tuple(x for value in reached for x in _tensors(value) if not x.is_inference())
-        return cls(tensors, tuple(versions(tensors)))
-
-    def refuse_changes(self) -> None:
-        """Raise if a tensor has been changed since.
-
-        Raises:
-            RuntimeError: one has.
-        """
-        if tuple(versions(self.tensors)) != self.versions:
-            raise RuntimeError(CHANGED)
+    Example:
+        >>> import torch
+        >>> from declarative.problem import Problem
+        >>> weight = torch.ones(2)
+        >>> captured_by(Problem(lambda x, u: (weight * (u - x)).sum()))
+        (tensor([1., 1.]),)
+    """
+    values = (value for function in functions_of(problem).values() for _, value in reached(as_written(function)))
+    return tuple(x for value in values for x in _tensors(value) if not x.is_inference())
 
 
 def _tensors(value: object) -> Iterable[Tensor]:
@@ -323,19 +291,32 @@ def _tensors(value: object) -> Iterable[Tensor]:
     return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()
 
 
-def _reached(function: Any) -> Iterator[object]:
-    """What a function can reach other than through its arguments: by what it is bound to, closes over or names."""
+def reached(function: Any) -> Iterator[tuple[str, object]]:
+    """What a function can reach other than through its arguments, and what the user calls it.
+
+    These are what it is bound to, has by default, names or closes over.
+    """
     if isinstance(function, functools.partial):
-        yield from (*function.args, *function.keywords.values())
+        names = _parameters(function.func)[: len(function.args)]
+        yield from itertools.zip_longest(names, function.args, fillvalue="w")
+        yield from function.keywords.items()
         function = function.func
-    yield from vars(owner).values() if hasattr(owner := getattr(function, "__self__", None), "__dict__") else ()
+    owner = getattr(function, "__self__", function)  # an object that can be called is its own
+    yield from ((f"self.{name}", value) for name, value in getattr(owner, "__dict__", {}).items())
     code = getattr(function, "__code__", None)
     if code is None:
         return
-    yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
-    yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+    last = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(last) :], last, strict=False)
+    yield from (function.__kwdefaults__ or {}).items()
+    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield name, cell.cell_contents
+
+
+def _parameters(function: Any) -> list[str]:
+    """The names of a function's parameters, if it tells."""
+    with contextlib.suppress(ValueError):
+        return list(inspect.signature(function).parameters)
+    return []

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from .forward import Call, Plan, Workspace, solve
-from .functions import CapturedVersions
 from .gradients import Rule
 from .inputs import Inputs
-from .linear import full_precision
+from .linear import by_rows, full_precision
 from .problem import Batch, flat
+from .remedies import CHANGED
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
-from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden
+from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden, versions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
-        ctx.captured = CapturedVersions.by(ctx.call.plan.problem)
+        ctx.versions = versions(ctx.call.captured)
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
@@ -101,7 +101,7 @@ class Implicit(torch.autograd.Function):
             found = ctx.spec.rule.pull(point, v, w, wanted)
         if masked:  # in their place stand others, whose gradient may be NaN
             found = tuple(
-                torch.where(good.any() if call.in_dims[i] is None else _by_rows(good, grad), grad, 0.0)
+                torch.where(good.any() if call.in_dims[i] is None else by_rows(good, grad), grad, 0.0)
                 for i, grad in zip(wanted, found, strict=True)
             )
         grads: list[Tensor | None] = [None] * ctx.count
@@ -222,7 +222,13 @@ def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:
-    ctx.captured.refuse_changes()
+    """What is kept for a pass that differentiates.
+
+    The derivatives are evaluated at the solution, and would be those of another problem than the one that was solved if
+    tensors that the functions capture had changed. PyTorch refuses that for what it has saved itself; so do nodes.
+    """
+    if versions(ctx.call.captured) != ctx.versions:
+        raise RuntimeError(CHANGED)
     tensors = ctx.saved_tensors
     return ctx.call, tuple(tensors[: ctx.count]), Solution(*tensors[ctx.count :])
 
@@ -236,11 +242,6 @@ def _cotangents(given: Sequence[Tensor | None], solution: Solution) -> tuple[Ten
     rows = (solution.multipliers, solution.inequality_multipliers)
     a, b = (torch.zeros_like(x) if w is None else w for x, w in zip(rows, given[1:], strict=True))
     return v, torch.cat([-a, b], -1)
-
-
-def _by_rows(good: Tensor, like: Tensor) -> Tensor:
-    """Flags of the problems, in a shape that fits a tensor with one row for each."""
-    return good.view(-1, *(1,) * (like.dim() - 1))
 
 
 def without_failures(call: Call, xs: tuple[Tensor, ...], solution: Solution) -> tuple[tuple[Tensor, ...], Solution]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import statement
 from .arguments import require_flags
 from .derivatives import Derivatives
-from .forward import Call, Plan, refuse_captured_in_transform
+from .forward import Plan, refuse_captured_in_transform
 from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
 from .implicit import Evaluation, Spec, evaluate
@@ -350,9 +350,7 @@ class DeclarativeNode(nn.Module):
         with ordinary_mode(xs) as xs:
             refuse_without_values(xs)
             inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
-            return report_structure(
-                Call(plan, inputs.in_dims, inputs.size, inputs.work, False, own=inputs.own), inputs.xs
-            )
+            return report_structure(statement.make_call(plan, inputs), inputs.xs)
 
     def prepare(self, *xs: Tensor) -> tuple[Tensor, ...]:
         """The inputs of the problem from those of a call: for subclasses that check or complete them; differentiable.
@@ -385,18 +383,7 @@ class DeclarativeNode(nn.Module):
         refuse_without_values(inputs.xs)
         warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
         statement.refuse_batched_start(plan.problem, plan.start, inputs)
-        gradients, differentiable = torch.is_grad_enabled() or transformed(), _differentiable(inputs.xs)
-        call = Call(
-            plan,
-            inputs.in_dims,
-            inputs.size,
-            inputs.work,
-            differentiable,
-            warm=len(warm),
-            gradients=gradients,
-            kinks=self.gradient.is_one_sided,
-            own=inputs.own,
-        )
+        call = statement.make_call(plan, inputs, len(warm), self.gradient.is_one_sided)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
         try:
@@ -416,8 +403,3 @@ class DeclarativeNode(nn.Module):
         names = {name: "residuals" if one.squares else name for name, one in functions.items()}
         shown = [f"{names[name]}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
         return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
-
-
-def _differentiable(xs: Sequence[Tensor]) -> bool:
-    """Whether anyone may differentiate this call."""
-    return transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in xs))

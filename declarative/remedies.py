@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+
+from .functions import reached
 
 Function = Callable[..., Tensor]
 
@@ -23,6 +23,11 @@ BUFFERS = (
 NO_WAY_TO_U = (
     "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
+)
+CHANGED = (
+    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
+    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
+    "pass it as an input, with in_dims=None if the batch shares it."
 )
 
 KINDS = {
@@ -208,7 +213,7 @@ def _captured(function: Function, tensors: Sequence[Tensor]) -> list[Captured]:
     """What the user calls the tensors, as far as the function tells."""
     wanted = {id(tensor) for tensor in tensors}
     found: dict[int, Captured] = {}
-    for label, value in _visible(function):
+    for label, value in reached(function):
         if isinstance(value, nn.Module):
             parameters = dict(value.named_parameters())
             for key, tensor in parameters.items():
@@ -216,18 +221,3 @@ def _captured(function: Function, tensors: Sequence[Tensor]) -> list[Captured]:
         else:
             found.setdefault(id(value), Captured(label))
     return [one for place, one in found.items() if place in wanted]
-
-
-def _visible(function: Function) -> Iterator[tuple[str, object]]:
-    """What a function can reach other than through its arguments, and what the user calls it."""
-    if isinstance(function, functools.partial):
-        yield from zip(inspect.signature(function.func).parameters, function.args, strict=False)
-        yield from function.keywords.items()
-        function = function.func
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    yield from ((f"self.{label}", value) for label, value in getattr(owner, "__dict__", {}).items())
-    if hasattr(function, "__code__"):
-        yield from ((label, one.default) for label, one in inspect.signature(function).parameters.items())
-        with contextlib.suppress(ValueError):  # a cell that is not filled yet
-            reached = inspect.getclosurevars(function)
-            yield from {**reached.globals, **reached.nonlocals}.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .inputs import Inputs, check_tensor, refuse_without_values
-from .problem import Batch, flat
 from .solution import Solution
 from .torchside import flatten_tree
 from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
@@ -159,32 +158,6 @@ def default_points(first: Tensor) -> Iterator[Tensor]:  # (size, *shape)
     yield 1e-3 * (1.0 + first)
     yield 2.0 + first
     yield -0.25 - first.abs()
-
-
-def defined_start(candidates: Iterable[Tensor], defined: Callable[[Tensor], Tensor]) -> Tensor:  # (size, *shape)
-    """For each problem the first of the candidates (size, *shape) where it is defined; where none is, the first of all.
-
-    Example:
-        >>> import torch
-        >>> candidates = [torch.tensor([-1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, -2.0])]
-        >>> defined_start(candidates, lambda u: u > 0)
-        tensor([ 1.,  2., -1.])
-    """
-    remaining = iter(candidates)
-    start = next(remaining)
-    found = defined(start)
-    for candidate in remaining:
-        if found.all():
-            break
-        better = defined(candidate) & ~found
-        start = torch.where(better.view(-1, *[1] * (start.dim() - 1)), candidate, start)
-        found = found | better
-    return start
-
-
-def is_defined(batch: Batch, u: Tensor) -> Tensor:  # (size, *shape) -> (size,)
-    """For each problem, whether the functions and their first derivatives are finite at u."""
-    return batch.is_defined(flat(u))
 
 
 def _called_start(

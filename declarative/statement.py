@@ -15,6 +15,7 @@ from .forward import Call, Plan
 from .functions import (
     NAMES,
     UserFunction,
+    captured_by,
     functions_of,
     has_objective,
     nesting_of,
@@ -31,7 +32,7 @@ from .remedies import batched_start_message
 from .solution import Solution
 from .solvers import SOLVERS, Chain, ClosedForm, Solver
 from .starts import OneStart, Start, initial_points
-from .torchside import plain
+from .torchside import plain, transformed
 from .unknowns import Nesting, Unknowns, is_nested
 
 
@@ -150,6 +151,24 @@ def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
         sizes=None if recordings is None else recordings.sizes,
     )
     return inputs.with_weights(tensors), plan
+
+
+def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> Call:
+    """The call of a plan that is bound to these inputs, with what its functions capture if it may be differentiated."""
+    gradients = torch.is_grad_enabled() or transformed()
+    differentiable = transformed() or (gradients and any(x.requires_grad for x in inputs.xs))
+    return Call(
+        plan,
+        inputs.in_dims,
+        inputs.size,
+        inputs.work,
+        differentiable,
+        warm=warm,
+        gradients=gradients,
+        kinks=kinks,
+        own=inputs.own,
+        captured=captured_by(plan.problem) if differentiable else (),
+    )
 
 
 def _has_one_unknown(plan: Plan) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import ClosedForm, Solver
-from declarative.linear import Pair, Solve, System, warn_of
+from declarative.linear import Pair, Solve, System, by_rows, warn_of
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
@@ -249,7 +249,7 @@ def _inverse(gap: Tensor, values: Tensor) -> Tensor:
     """1 / gap, and 0 where the gap is zero to working precision for matrices of this size and spectrum."""
     size = values.abs().amax(-1)
     cut = 10 * values.shape[-1] * torch.finfo(values.dtype).eps * size
-    regular = gap.abs() > cut.view(-1, *(1,) * (gap.dim() - 1))
+    regular = gap.abs() > by_rows(cut, gap)
     return torch.where(regular, 1 / torch.where(regular, gap, 1.0), 0.0)
 
 

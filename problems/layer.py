@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, Rule, Solution, Solver
-from declarative.boundary import Sizes
 from declarative.inputs import check_devices
 from declarative.problem import Function
+from declarative.recording import Sizes
 
 from .settings import Setting
 from .shapes import arrange

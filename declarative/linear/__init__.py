@@ -1,9 +1,10 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, full_precision, or_one, rank_tolerance, times, total, warn_of
+from .contract import Pair, Solve, System, by_rows, full_precision, or_one, rank_tolerance, times, total, warn_of
 from .dense import DenseFactorisation, DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
-from .layout import DENSE, ActiveSolution, DenseLayout, Form, KktSolution, Layout
+from .forms import Form
+from .layout import DENSE, ActiveSolution, DenseLayout, KktSolution, Layout
 from .matrix_free import MatrixFreeSystem
 from .schur import ActiveFactorisation, FactorisedSystem, SchurReduction
 
@@ -26,6 +27,7 @@ __all__ = [
     "SchurReduction",
     "Solve",
     "System",
+    "by_rows",
     "full_precision",
     "or_one",
     "rank_tolerance",

@@ -49,6 +49,11 @@ def total(values: Tensor) -> Tensor:  # (batch,)
     return values.sum(tuple(range(1, values.dim())))
 
 
+def by_rows(x: Tensor, like: Tensor) -> Tensor:  # (batch,)
+    """A number or a flag of each problem, in a shape that goes with a tensor that has a row for each."""
+    return x.view(-1, *(1,) * (like.dim() - 1))
+
+
 def or_one(size: Tensor) -> Tensor:
     """A scale to divide by: 1 where it is zero or not finite."""
     return torch.where((size > 0) & (size < torch.inf), size, 1.0)

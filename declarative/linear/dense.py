@@ -16,47 +16,24 @@ import torch
 from torch import Tensor
 
 from ..torchside import value_is_hidden
-from .contract import Pair, Solve, System, bordered, or_one, times, warn_of
+from .contract import Pair, Solve, System, bordered, by_rows, or_one, times, warn_of
+from .forms import Full, StoredSystem
 from .schur import SchurReduction, leaves_digits, solve_factored
 
 EQUILIBRATIONS = 8  # sweeps over the matrix; each brings the logarithms of row sizes to half of what they were
 SINGULAR = "is singular (redundant constraints, a repeated eigenvalue, a flat objective or a kink)"
 
 
-class DenseSystem(System):
+class DenseSystem(StoredSystem):
     """The system assembled from H (batch, m, m), A (batch, k, m) and active (batch, k)."""
 
-    def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
-        super().__init__(hessian, jacobian, active)
-        self.hessian = hessian
-        self.jacobian = jacobian
-        self.active = active
+    form = Full()
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         return bordered(times(self.hessian, z), self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> DenseFactorisation:
         return DenseFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
-
-    def with_active(self, active: Tensor) -> DenseSystem:
-        """The same with other active constraints."""
-        return DenseSystem(self.hessian, self.jacobian, active)
-
-    def stored_hessian(self) -> Tensor | None:
-        """What is stored of H."""
-        return self.hessian
-
-    def diagonal_entries(self) -> Tensor:  # (batch, m)
-        """The diagonal of H."""
-        return torch.diagonal(self.hessian, dim1=-2, dim2=-1)
-
-    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
-        """|H| |z|; an entry that is not finite does not count."""
-        return times(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
-
-    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
-        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
-        return (size.unsqueeze(-1) / self.hessian.abs()).nan_to_num(torch.inf).amin(-2)
 
 
 class HessianSystem(System):
@@ -298,7 +275,7 @@ def _best_units(hessian: Tensor, rows: Tensor, mask: Tensor, matrix: Tensor) -> 
     by_all = by_all * _balanced(matrix * by_all.unsqueeze(-1) * by_all.unsqueeze(-2), _by_largest)
     other = _factorise_in(by_all, matrix)
     better = other[-1] > best[-1]
-    return tuple(torch.where(better.view(-1, *(1,) * (x.dim() - 1)), y, x) for x, y in zip(best, other, strict=True))
+    return tuple(torch.where(by_rows(better, x), y, x) for x, y in zip(best, other, strict=True))
 
 
 def _factorise_in(unit: Tensor, matrix: Tensor) -> tuple[Tensor, ...]:

@@ -7,43 +7,20 @@ from torch import Tensor
 
 from .contract import Pair, Solve, System, bordered, rank_tolerance, times
 from .dense import DenseFactorisation
+from .forms import Diagonal, StoredSystem
 from .schur import leaves_digits, solve_factored
 
 
-class DiagonalSystem(System):
+class DiagonalSystem(StoredSystem):
     """The system of a diagonal Hessian, given by its diagonal (batch, m), A (batch, k, m) and active (batch, k)."""
 
-    def __init__(self, diagonal: Tensor, jacobian: Tensor, active: Tensor) -> None:
-        super().__init__(diagonal, jacobian, active)
-        self.diagonal = diagonal
-        self.jacobian = jacobian
-        self.active = active
+    form = Diagonal()
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        return bordered(self.diagonal * z, self.jacobian, self.active, z, s)
+        return bordered(self.hessian * z, self.jacobian, self.active, z, s)
 
     def factorise(self, warn: bool = True) -> DiagonalFactorisation:
-        return DiagonalFactorisation(self.diagonal, self.jacobian, self.active, "the KKT matrix" if warn else None)
-
-    def with_active(self, active: Tensor) -> DiagonalSystem:
-        """The same with other active constraints."""
-        return DiagonalSystem(self.diagonal, self.jacobian, active)
-
-    def stored_hessian(self) -> Tensor | None:
-        """What is stored of H."""
-        return self.diagonal
-
-    def diagonal_entries(self) -> Tensor:  # (batch, m)
-        """The diagonal of H."""
-        return self.diagonal
-
-    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
-        """|H| |z|; an entry that is not finite does not count."""
-        return (self.diagonal * z).abs().nan_to_num(0.0, 0.0, 0.0)
-
-    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
-        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
-        return (size / self.diagonal.abs()).nan_to_num(torch.inf)
+        return DiagonalFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
 
 
 class DiagonalHessianSystem(System):

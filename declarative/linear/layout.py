@@ -23,6 +23,7 @@ from torch import Tensor
 from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
 from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active
+from .forms import Form, Full, SymmetricForm
 from .machine import INSTALLED
 from .spectrum_kernel import NOTHING, STIFF
 
@@ -45,78 +46,6 @@ class ActiveSolution(NamedTuple):
     z: Tensor  # (batch, m)
     s: Tensor  # (batch, k)
     trusted: Tensor  # H clearly definite along them, which are independent, and no digits lost, (batch,)
-
-
-class SymmetricForm(abc.ABC):
-    """Which entries of a batch of symmetric matrices are stored, as values with the batch first."""
-
-    @abc.abstractmethod
-    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
-        """The matrices times vectors."""
-
-    @abc.abstractmethod
-    def diagonal(self, values: Tensor) -> Tensor:  # (batch, m)
-        """The diagonal."""
-
-    @abc.abstractmethod
-    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
-        """The smallest change of each column's unknown that changes a row by its size; infinite if none does."""
-
-
-class Form(SymmetricForm):
-    """The same for any matrices."""
-
-    @abc.abstractmethod
-    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
-        """The transposed matrices times vectors."""
-
-    @abc.abstractmethod
-    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
-        """The matrices with their rows multiplied by factors (batch, rows)."""
-
-    @abc.abstractmethod
-    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
-        """The matrices with their columns multiplied by factors (batch, columns)."""
-
-    @abc.abstractmethod
-    def row_lengths(self, values: Tensor) -> Tensor:  # (batch, rows)
-        """The Euclidean lengths of the rows."""
-
-    @abc.abstractmethod
-    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
-        """The largest entry of each row, relative to the size of its column; 0 / 0 is 0."""
-
-
-class Full(Form):
-    """All entries, (batch, rows, columns)."""
-
-    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
-        return times(values, vectors)
-
-    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
-        return times(values.mT, vectors)
-
-    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
-        return values * factors.unsqueeze(-1)
-
-    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
-        return values * factors.unsqueeze(-2)
-
-    def diagonal(self, values: Tensor) -> Tensor:
-        return torch.diagonal(values, dim1=-2, dim2=-1)
-
-    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
-        share = values.abs() / sizes.unsqueeze(-2)
-        return torch.where(values == 0, 0.0, share).amax(-1)
-
-    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
-        if not values.shape[-2]:
-            return torch.full_like(values.sum(-2), torch.inf)
-        return (sizes.unsqueeze(-1) / values.abs()).nan_to_num(torch.inf).amin(-2)
-
-    def row_lengths(self, values: Tensor) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
-        return lengths
 
 
 class Layout(abc.ABC):

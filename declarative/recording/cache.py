@@ -15,17 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..boundary import Sizes
 from ..linear.machine import INSTALLED
 from ..problem import Request
 from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces
+from .sizes import Sizes, bounded
 from .tape import NotLowered, Tape, lowered
 from .trace import RecordingError, Trace, trace
 
 NOT_YET = "not yet"
-GRAPHS = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
-
 
 DIFFERENT = (
     "the functions do not do the same operations every time (a counter, a number that has changed, another captured "
@@ -71,7 +69,7 @@ class Recordings:
         if graph is None or not graph.is_current():
             self._check(*request.functions())
             graph = record(request.function, tensors, self.compiling, request.compared)
-            _bounded(self._graphs)[key] = graph
+            bounded(self._graphs)[key] = graph
         return graph(tensors)
 
     def tape(self, request: Request) -> Tape | None:
@@ -93,7 +91,7 @@ class Recordings:
         if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
             if not _is_for_tapes(request.tensors):
                 return None
-            tape = _bounded(self._tapes)[key] = self._lowered(request, own)
+            tape = bounded(self._tapes)[key] = self._lowered(request, own)
         assert not isinstance(tape, str)
         return tape
 
@@ -118,7 +116,7 @@ class Recordings:
         if not now.same_as(first or trace(function, example)):
             raise RecordingError(DIFFERENT if first is None else CHANGED)
         if first is None:
-            _bounded(self._functions)[key] = now
+            bounded(self._functions)[key] = now
 
     def captures_gradients(self) -> bool:
         """Whether a captured tensor has come to need a gradient, which would be lost."""
@@ -150,9 +148,3 @@ def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:
     """Whether there is a machine for these: in double precision, on the CPU."""
     kinds = (torch.float64, torch.bool)
     return INSTALLED and all(x is None or (x.dtype in kinds and x.device.type == "cpu") for x in tensors)
-
-
-def _bounded(cache: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    if len(cache) >= GRAPHS:
-        cache.clear()
-    return cache

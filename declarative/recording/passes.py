@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ..linear.directions import irregular
+from ..torchside import overwrites
 from .compiler import compiled
 from .replay import call_directly
 from .trace import CAPTURED, LITERALS, RESHAPED_IN_PLACE, RecordingError, Trace, trace
@@ -94,9 +95,7 @@ def record(
         )
     if compiling:
         replay = graph.compile([x for x in tensors if x is not None])
-        if not _all_same(
-            called, graph(nearby), compared
-        ):  # a fault of the compiler's, which nobody should have to live with
+        if not _all_same(called, graph(nearby), compared):  # a fault of the compiler's, which nobody should live with
             graph.run_by(replay)
     return graph
 
@@ -127,9 +126,7 @@ def _all_same(called: Any, replayed: Any, compared: int | None, digits: float = 
 
 def _moved(x: Tensor) -> Tensor:
     """A tensor like x with entries that differ a little, in no regular way."""
-    if not x.is_floating_point():
-        return x
-    if 0 in x.stride():  # entries that share their memory
+    if not x.is_floating_point() or 0 in x.stride():  # entries that share their memory
         return x
     moved = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     noise = irregular(x.reshape(-1)).reshape(x.shape)
@@ -190,7 +187,7 @@ class _Simplifier:
         arguments, options = fx.node.map_arg((_args(node), node.kwargs), lambda n: self.values[n])
         target: Any = RESHAPED_IN_PLACE.get(node.target, node.target)
         node.target = target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+        if overwrites(target):
             raise RecordingError(f"{target} changes a tensor in place: use record=False.")
         try:
             value = self._stacked(node) if target is aten.mm.default else None
@@ -203,17 +200,11 @@ class _Simplifier:
         self.values[node] = value
         if self._fold(node, value):
             return
-        rewrites = (
-            self._without_unit,
-            self._without_identity,
-        )
-        for rewrite in rewrites:
-            other = rewrite(node)
-            if other is not None:
-                node.replace_all_uses_with(other)
-                self.graph.erase_node(node)
-                return
-        self._reuse(node)
+        other = self._without_unit(node) or self._without_identity(node)
+        if other is None:
+            self._reuse(node)
+        else:
+            self._replace(node, other)
 
     def _reuse(self, node: fx.Node) -> None:
         """One node for what is computed twice."""
@@ -223,8 +214,11 @@ class _Simplifier:
         except TypeError:  # an argument that cannot be compared
             return
         if first is not node:
-            node.replace_all_uses_with(first)
-            self.graph.erase_node(node)
+            self._replace(node, first)
+
+    def _replace(self, node: fx.Node, other: fx.Node) -> None:
+        node.replace_all_uses_with(other)
+        self.graph.erase_node(node)
 
     def _fold(self, node: fx.Node, value: Any) -> bool:
         """Compute now what depends on no input; the likes of ones_like depend on a shape only."""
@@ -234,9 +228,7 @@ class _Simplifier:
         if not isinstance(value, Tensor):  # several outputs, to be folded one by one
             self.constant.add(node)
             return False
-        folded = self._constant(value, node)
-        node.replace_all_uses_with(folded)
-        self.graph.erase_node(node)
+        self._replace(node, self._constant(value, node))
         return True
 
     def _constant(self, value: Tensor, before: fx.Node) -> fx.Node:
@@ -397,7 +389,7 @@ def _compressed(value: Tensor) -> Tensor:
         first = value.narrow(dim, 0, 1) if size > 1 else value
         if size > 1 and bool((value == first).all()):
             value = first
-    return value.clone(memory_format=torch.contiguous_format).expand(whole)  # of the rest nothing is kept
+    return own_copy(value).expand(whole)  # of the rest nothing is kept
 
 
 def _args(node: fx.Node) -> tuple[Any, ...]:

@@ -23,11 +23,12 @@ from ..solution import Solution, Status
 from ..structure import Point
 from ..theory.assumptions import LARGE
 from ..theory.descent import pull_each
+from ..theory.matrices import over, random_like, unit_rows
 from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
 from ..torchside import ordinary_mode
 from .finite_differences import Comparison, compare_gradient
 from .replay import compare_replay
-from .result import CheckError, CheckResult, Grade, Line, guarded
+from .result import CheckError, CheckResult, Grade, Line, guarded, require_node
 from .structure import report_structure
 
 __all__ = ["CheckError", "CheckResult", "Grade", "Line", "check"]
@@ -51,8 +52,7 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
         >>> result["rank of A"].value
         '1 of 1 active constraint(s) independent'
     """
-    if not isinstance(node, DeclarativeNode):
-        raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
+    require_node("node", node)
     with ordinary_mode(xs) as plain, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # what they say has a line of its own
         return CheckResult(tuple(_lines(node, plain)))
@@ -216,10 +216,8 @@ def _minimum_line(hessian: Tensor, jacobian: Tensor) -> Line:
 
 
 def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundant: bool) -> Line:
-    size, length = hessian.abs().amax((-2, -1)), torch.linalg.vector_norm(jacobian, dim=-1)
-    scaled = hessian / torch.where(size > 0, size, 1.0)[:, None, None]
-    rows = jacobian / torch.where(length > 0, length, 1.0).unsqueeze(-1)
-    spectrum = torch.linalg.eigvalsh(kkt_matrix(scaled, rows, mask)).abs()
+    scaled = over(hessian, hessian.abs().amax((-2, -1)).unsqueeze(-1))
+    spectrum = torch.linalg.eigvalsh(kkt_matrix(scaled, unit_rows(jacobian), mask)).abs()
     ratio = spectrum.amax(-1) / spectrum.amin(-1)
     condition = ratio.nan_to_num(torch.inf).max().item()  # a matrix of zeros is as singular as can be
     value, limit = f"condition number of the scaled KKT matrix {condition:.1e}", 1 / rank_tolerance(scaled)
@@ -279,8 +277,7 @@ def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     wanted = [i for i, x in enumerate(point.batch.xs) if x.is_floating_point()]
     if isinstance(rule, Exact) or not wanted:
         return
-    generator = torch.Generator().manual_seed(0)
-    v = torch.randn(point.u.shape, generator=generator, dtype=torch.float64, device="cpu").to(point.u)
+    v = random_like(point.u)
     angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))
     value = f"{type(rule).__name__} by choice: cosine with the exact gradient {angles.min():.2f} at the lowest"
     advice = "" if angles.min() >= 0 else "node.descent(x, v) tells when that is safe."

@@ -17,8 +17,10 @@ from ..optimality import assess
 from ..problem import Batch, flat
 from ..theory.assumptions import LARGE
 from ..theory.descent import differentiated_inputs
+from ..theory.matrices import random_like
 from ..torchside import ordinary_mode
 from .comparison import ComparisonReport, Difference, Side, gradient_floor
+from .result import require_node
 
 __all__ = ["ComparisonReport", "Difference", "Side", "compare"]
 
@@ -67,8 +69,7 @@ def compare(
         >>> compare(node.with_gradient("unconstrained"), torch.nn.functional.normalize, x).agrees()
         False
     """
-    if not isinstance(node, DeclarativeNode):
-        raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
+    require_node("node", node)
     if not callable(reference):
         raise TypeError(f"reference must be a layer or a function of the inputs, but is {type(reference).__name__}.")
     given = [x for x in xs if x is not None]
@@ -186,9 +187,7 @@ class _Judge:
 
 
 def _cotangent(v: Tensor | None, y: Tensor, dtype: torch.dtype) -> Tensor:
-    if v is None:
-        v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
-    return check_incoming(v, y.shape).to(device=y.device, dtype=dtype)
+    return check_incoming(random_like(y) if v is None else v, y.shape).to(device=y.device, dtype=dtype)
 
 
 def batch_dims(node: DeclarativeNode, leaves: Sequence[Tensor | None], inputs: Inputs) -> list[int | None]:

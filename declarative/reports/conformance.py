@@ -18,11 +18,12 @@ from ..gradients import RULES, Rule
 from ..linear.directions import irregular
 from ..node import DeclarativeNode
 from ..theory.descent import differentiated_inputs
+from ..theory.matrices import random_like
 from ..torchside import ordinary_mode
 from .check import check
 from .compare import batch_dims, compare
 from .comparison import Difference, gradient_floor
-from .result import CheckResult, Grade, Line, guarded
+from .result import CheckResult, Grade, Line, guarded, require_node
 
 SAME = 1e-7  # two ways to the same number in double precision may differ by this much, relatively
 SINGLE = 1e-3  # likewise if one of them is single precision
@@ -74,10 +75,9 @@ def conformance(node: DeclarativeNode, *xs: Tensor | None, twin: DeclarativeNode
         >>> conformance(sphere(lambda x: x / x.abs().amax(-1, keepdim=True)), x).ok
         False
     """
-    if not isinstance(node, DeclarativeNode):
-        raise TypeError(f"node must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
-    if twin is not None and not isinstance(twin, DeclarativeNode):
-        raise TypeError(f"twin must be a DeclarativeNode or a ready-made layer, but is {type(twin).__name__}.")
+    require_node("node", node)
+    if twin is not None:
+        require_node("twin", twin)
     wanted = differentiated_inputs(xs)  # type: ignore[arg-type]
     tensors = tuple(x for x in xs if isinstance(x, Tensor))
     with ordinary_mode(tensors) as plain, torch.enable_grad(), warnings.catch_warnings():
@@ -179,7 +179,7 @@ class _Case:
         xs = [None if x is None else change(x).detach() for x in self.xs]
         leaves = [xs[i].requires_grad_() for i in self.wanted]  # type: ignore[union-attr]
         y = node.with_gradient(self.rule)(*xs)
-        return [y.detach(), *torch.autograd.grad(y, leaves, _random(y), materialize_grads=True)]
+        return [y.detach(), *torch.autograd.grad(y, leaves, random_like(y), materialize_grads=True)]
 
     def _generic(self) -> DeclarativeNode:
         """The same problem through the default solver and the dense system."""
@@ -207,7 +207,7 @@ class _Case:
     def symmetric(self, rule: str | Rule) -> Found:
         """v'(J dx) by forward mode and (J'v)'dx by reverse mode, which a rule gives by the same map."""
         function, inputs = self.function(rule), self.inputs
-        v, directions = _random(self.y), tuple(_random(x, 1) for x in inputs)
+        v, directions = random_like(self.y), tuple(random_like(x, 1) for x in inputs)
         grads = torch.autograd.grad(function(*inputs), inputs, v, materialize_grads=True)
         pushed = torch.func.jvp(function, tuple(x.detach() for x in inputs), directions)[1]
         one, other = (pushed * v).sum(), sum((g * dx).sum() for g, dx in zip(grads, directions, strict=True))
@@ -274,7 +274,7 @@ class _Case:
 
     def _near(self, found: Answer, tolerance: float) -> Found:
         """Judge an answer that should be that of the node."""
-        expected, v = self.answer(self.node), _random(self.y)
+        expected, v = self.answer(self.node), random_like(self.y)
         floors = [0.0, *(gradient_floor(v, self.y, x) for x in self.inputs)]
         pairs = zip(expected, found, floors, strict=True)
         return _judge([Difference.between("", a[None], b[None], floor) for a, b, floor in pairs], tolerance)
@@ -292,9 +292,3 @@ def _judge(differences: Sequence[Difference], tolerance: float = SAME) -> Found:
     good = all(difference.within(tolerance) for difference in differences)
     words = f"{worst:.1e}" if worst >= NONE else f"below {NONE:.0e}"
     return Grade.PASS if good else Grade.FAIL, f"relative difference {words}, tolerance {tolerance:.0e}"
-
-
-def _random(like: Tensor, seed: int = 0) -> Tensor:
-    """Irregular numbers, the same ones in every call."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..linear import by_rows
 from ..node import DeclarativeNode
 from ..solution import Status
 
@@ -42,7 +43,7 @@ def _results(node: DeclarativeNode, xs: Sequence[Tensor]) -> list[Tensor]:
         v = torch.linspace(1.0, 2.0, y.numel(), dtype=torch.float64, device="cpu").sin().view(y.shape).to(y)
         grads = torch.autograd.grad(y, wanted, v, allow_unused=True) if wanted else ()
     failed = solution.codes != Status.CONVERGED
-    rows = torch.where(failed.view(*failed.shape, *[1] * (y.dim() - failed.dim())), torch.nan, y.detach())
+    rows = torch.where(by_rows(failed, y), torch.nan, y.detach())
     return [rows, *(torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True))]
 
 

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ..node import DeclarativeNode
 from ..table import as_html
 
 WIDTH = 22  # of the names of the tests
@@ -80,6 +81,16 @@ class CheckResult:
 
     def _repr_html_(self) -> str:
         return f"{as_html(*self._table())}<p>{html.escape(self._summary())}</p>"
+
+
+def require_node(name: str, node: object) -> None:
+    """Refuse what a report cannot be about.
+
+    Raises:
+        TypeError: it is no node.
+    """
+    if not isinstance(node, DeclarativeNode):
+        raise TypeError(f"{name} must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
 
 
 def guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:

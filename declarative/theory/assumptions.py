@@ -12,6 +12,7 @@ from torch import Tensor
 from ..problem import Batch
 from ..structure import Point
 from .extensions import expected_singular, singular_worst_case
+from .matrices import random_like
 from .propositions import (
     expected_curvature,
     expected_identity,
@@ -232,17 +233,11 @@ def _tolerance(x: Tensor) -> float:
     return float(torch.finfo(x.dtype).eps ** 0.5)
 
 
-def _random(like: Tensor) -> Tensor:
-    """Irregular numbers, the same ones in every call."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
-
-
 def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[int]) -> Tensor:
     """Whether C = 0 in the active rows: C's = 0 for a random s."""
     if not batch.k:
         return torch.ones(batch.size, dtype=torch.bool, device=point.u.device)
-    s = _random(point.multipliers) * point.active
+    s = random_like(point.multipliers) * point.active
     shift = _each(batch.pullback_each(point.u, None, torch.zeros_like(point.u), s, wanted), batch.size)
     size = (s.abs() * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1)  # of the same sum with A in place of C
     result: Tensor = torch.linalg.vector_norm(shift, dim=-1) <= _tolerance(point.u) * size
@@ -251,7 +246,7 @@ def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[
 
 def _input_scale(batch: Batch, point: Point, wanted: Sequence[int]) -> Tensor:
     """c^2 where B B' = c^2 I, from B B'z for a random z."""
-    z = _random(point.u)
+    z = random_like(point.u)
     result: Any = torch.func.vjp(lambda z: batch.pullback_each(point.u, point.multipliers, z, None, wanted), z)
     pulled, transposed = result  # -B'z, and the transpose of that
     (image,) = transposed(pulled)  # B B'z
@@ -264,7 +259,7 @@ def _input_scale(batch: Batch, point: Point, wanted: Sequence[int]) -> Tensor:
 def _constraint_kinds(point: Point, hessian_hat: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
     """Where the active constraints are linear, and where there is just one and its Hessian is a multiple of I."""
     batch, u = point.batch, point.u
-    weights = (0.5 + _random(point.multipliers).abs()) * point.active  # none of them near zero
+    weights = (0.5 + random_like(point.multipliers).abs()) * point.active  # none of them near zero
     curvature = hessian_hat - batch.hessian(u, weights)  # sum_i weight_i D^2_UU c_i
     reach = u.abs().amax(-1).clamp(min=1.0)
     size = (weights * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1) / reach

@@ -41,6 +41,7 @@ from torch import Tensor
 from ..linear import DiagonalHessianSystem, HessianSystem
 from ..linear.contract import rank_tolerance, times
 from ..structure import Point
+from .matrices import random_like
 
 Map = Callable[[Tensor], Tensor]
 STEPS = 30  # of conjugate gradients, at most
@@ -357,8 +358,7 @@ def probable_floor(complement: SchurComplement, like: Tensor, steps: int, risk: 
 
 def _ritz_values(matrix: Map, like: Tensor, steps: int) -> Tensor:  # (batch, p) -> (batch, steps)
     """Of Lanczos' method from a random start, with all vectors kept orthogonal."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    start = random_like(like)
     basis = [start / start.norm(dim=-1, keepdim=True)]
     projected = []
     for _ in range(steps):

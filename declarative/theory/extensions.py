@@ -12,12 +12,12 @@ from torch import Tensor
 from ..linear.contract import rank_tolerance
 from .matrices import (
     definite_condition,
+    free_directions,
     inverse_of,
     nan_unless,
     oblique_projector,
     rank_of_rows,
     regular_spectrum,
-    unit_rows,
 )
 from .propositions import worst_case
 
@@ -168,10 +168,7 @@ def singular_worst_case(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m
 
 def _constrained_inverse(hessian: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
     """K = Z (Z'H Z)^-1 Z' for a basis Z of the null space of A, and where Z'H Z is regular."""
-    rows = unit_rows(jacobian)
-    values, vectors = torch.linalg.eigh(rows.mT @ rows)
-    fixed = values > rank_tolerance(hessian) * values.amax(-1, keepdim=True).clamp(min=1.0)
-    free = torch.where(fixed.unsqueeze(-2), 0.0, vectors)
+    free, fixed = free_directions(jacobian)
     size = torch.linalg.matrix_norm(hessian, 2).clamp(min=torch.finfo(hessian.dtype).tiny)
     reduced = free.mT @ hessian @ free + torch.diag_embed(fixed * size.unsqueeze(-1))
     inverse, _ = inverse_of((reduced + reduced.mT) / 2)

@@ -31,6 +31,14 @@ def rank_of_rows(jacobian: Tensor) -> Tensor:  # (..., p, m) -> (...)
     return result
 
 
+def free_directions(jacobian: Tensor) -> tuple[Tensor, Tensor]:  # (..., p, m) -> (..., m, m), (..., m)
+    """A basis of the null space of A, as columns, with zeros in the place of other directions, and which these are."""
+    rows = unit_rows(jacobian)
+    values, vectors = torch.linalg.eigh(rows.mT @ rows)
+    fixed = values > rank_tolerance(jacobian) * values.amax(-1, keepdim=True).clamp(min=1.0)
+    return torch.where(fixed.unsqueeze(-2), 0.0, vectors), fixed
+
+
 def inverse_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The inverse of a symmetric matrix, and where there is one; the identity elsewhere."""
     values, vectors = torch.linalg.eigh(matrix)
@@ -72,6 +80,12 @@ def norm(x: Tensor) -> Tensor:
 def over(x: Tensor, size: Tensor) -> Tensor:
     """Vectors divided by numbers; by 1 instead of 0."""
     return x / torch.where(size > 0, size, 1.0).unsqueeze(-1)
+
+
+def random_like(x: Tensor, seed: int = 0) -> Tensor:
+    """Irregular numbers, the same ones in every call and on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu").to(x)
 
 
 def nan_unless(valid: Tensor, value: Tensor) -> Tensor:

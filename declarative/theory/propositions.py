@@ -17,13 +17,13 @@ from ..linear.contract import rank_tolerance, times
 from .matrices import (
     definite_condition,
     definite_sign,
+    free_directions,
     inverse_of,
     nan_unless,
     norm,
     oblique_projector,
     over,
     regular_spectrum,
-    unit_rows,
 )
 from .matrices import rank_of_rows as rank_of_rows
 
@@ -220,10 +220,7 @@ def reduced_curvature(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, 
         tensor(3.)
     """
     m = hessian.shape[-1]
-    rows = unit_rows(jacobian)
-    values, vectors = torch.linalg.eigh(rows.mT @ rows)
-    fixed = values > rank_tolerance(hessian) * values.amax(-1, keepdim=True).clamp(min=1.0)
-    free = torch.where(fixed.unsqueeze(-2), 0.0, vectors)
+    free, fixed = free_directions(jacobian)
     # The fixed directions get a curvature above all others, so that the smallest eigenvalue is that of a free one.
     size = 2 * torch.linalg.matrix_norm(hessian, 2).clamp(min=torch.finfo(hessian.dtype).tiny)
     lifted = free.mT @ hessian @ free + torch.diag_embed(fixed * size.unsqueeze(-1))

@@ -65,13 +65,6 @@ class Watching(Rule):
         return super().pull(point, v, w, wanted)
 
 
-def watch(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, *how: Any, **options: Any) -> Seen:
-    """The certificates of a batch for the incoming gradient v; the rest is that of :meth:`Seen.at`."""
-    seen: list[Seen] = []
-    backward(node, xs, v, lambda *place: seen.append(Seen.at(*place, *how, **options)))
-    return seen[0]
-
-
 def backward(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, look: Callable[..., None]) -> None:
     """Solve, and look at the backward pass."""
     inputs = [x.detach().requires_grad_() for x in xs]

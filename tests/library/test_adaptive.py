@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import pickle
-import threading
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from declarative import Adaptive, DeclarativeNode, Exact, Unconstrained
 from problems import OptimalTransport
-from tests.support.helpers import DOUBLE, case, gradients
+from tests.support.helpers import DOUBLE, case, gradients, in_threads
 
 mpl.use("Agg")
 
@@ -227,15 +226,11 @@ def test_threads_lose_no_count() -> None:
     rule = Adaptive(probe_every=7, threshold=-1.0)
     x, v = batch_with_cosines([0.7, 0.8])
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(20):
             backward(sphere(rule), x, v)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert rule.calls == 80
     assert rule.cheap_calls + len(rule.history) == 80
 

@@ -238,6 +238,23 @@ class Scaled:
         return (u - self.factor * x).square().sum()
 
 
+class Callable(Scaled):
+    """An object that is called itself."""
+
+    __call__ = Scaled.objective
+
+
+class Module(nn.Module):
+    """A module with a tensor that is none of its parameters and buffers."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x, u):
+        return (u - self.factor * x).square().sum()
+
+
 def by_default(x, u, factor=None):
     return (u - factor * x).square().sum()
 
@@ -249,13 +266,31 @@ def holding(how, factor):
     return {
         "closure": lambda x, u: (u - factor * x).square().sum(),
         "method": Scaled(factor).objective,
+        "object": Callable(factor),
+        "attribute of a module": Module(factor),
         "partial": functools.partial(by_default, factor=factor),
+        "default": lambda x, u, factor=factor: by_default(x, u, factor),
+        "keyword": lambda x, u, *, factor=factor: by_default(x, u, factor),
+        "first argument": functools.partial(lambda *arguments: by_default(*arguments[1:], arguments[0]), factor),
         "module": lambda x, u: (u - layer(x)).square().sum(),
     }[how], layer.weight if how == "module" else factor
 
 
 @pytest.mark.parametrize("record", [False, True])
-@pytest.mark.parametrize("how", ["closure", "method", "partial", "module"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "closure",
+        "method",
+        "object",
+        "attribute of a module",
+        "partial",
+        "default",
+        "keyword",
+        "first argument",
+        "module",
+    ],
+)
 def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, record):
     objective, factor = holding(how, torch.tensor([2.0], dtype=DOUBLE))
     node = DeclarativeNode(objective, start=1, record=record)

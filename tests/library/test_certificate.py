@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from declarative.theory.certificate import (
 )
 from experiments.certificate.nodes import BATCH, CHEAP, KINDS, definite, random_kinds, search
 from experiments.certificate.transport import transport_complement
-from experiments.certificate.watching import Seen, backward, watch
+from experiments.certificate.watching import Seen, backward
 from experiments.shared.inputs import normal
 from experiments.shared.rules import counted_warnings
 from problems import OptimalTransport
@@ -41,6 +42,13 @@ def explicit(S: Tensor, floor: Tensor | None = None) -> SchurComplement:
         lambda s: (root.mT @ s.unsqueeze(-1)).squeeze(-1),
         lowest,
     )
+
+
+def watch(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, *how: Any, **options: Any) -> Seen:
+    """The certificates of a batch for the incoming gradient v; the rest is that of :meth:`Seen.at`."""
+    seen: list[Seen] = []
+    backward(node, xs, v, lambda *place: seen.append(Seen.at(*place, *how, **options)))
+    return seen[0]
 
 
 def quadratic(S: Tensor, b: Tensor) -> Tensor:

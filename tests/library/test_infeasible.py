@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import warnings
 
 import pytest
@@ -14,7 +13,7 @@ from declarative import Chain, DeclarativeNode, Newton, NumericalWarning, Scipy,
 from declarative.problem import Batch, Problem
 from declarative.solution import RawSolution
 from declarative.solvers.certificate import proves_infeasible, proves_unbounded
-from tests.support.helpers import DOUBLE
+from tests.support.helpers import DOUBLE, in_threads
 
 T = torch.tensor([1.0, 2.0, 30.0], dtype=DOUBLE)
 # name: equality, inequality, unknowns; none of them has a feasible point
@@ -135,9 +134,5 @@ def test_a_warning_of_the_callers_function_comes_through_scipy():
 def test_threads_leave_the_filters_as_they_were():
     node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.sum() - x, solver="scipy", start=2)
     before = list(warnings.filters)
-    threads = [threading.Thread(target=node, args=(T,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(node, [T] * 4)
     assert warnings.filters == before

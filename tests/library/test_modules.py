@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import threading
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch.func import functional_call
 
 from declarative import DeclarativeNode, SolverError, check
 from declarative.problem import Batch
-from tests.support.helpers import DOUBLE, RULES, relative
+from tests.support.helpers import DOUBLE, RULES, in_threads, relative
 
 
 class Fit(nn.Module):
@@ -475,11 +474,7 @@ def test_threads_do_not_see_each_other(x):
                 failed.append(factor)
 
     shared = Residual(nn.Linear(3, 3, dtype=DOUBLE))
-    threads = [threading.Thread(target=work, args=(factor,)) for factor in (1.0, -2.0, 3.0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, (1.0, -2.0, 3.0))
     assert not failed
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import threading
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from declarative.linear.machine import INSTALLED
 from declarative.recording import RecordingError
 from declarative.recording.passes import record
 from declarative.recording.trace import trace
-from tests.support.helpers import DOUBLE, REGULAR, RULES, gradients, relative
+from tests.support.helpers import DOUBLE, REGULAR, RULES, gradients, in_threads, relative
 
 
 def randn(*shape, seed=0):
@@ -342,7 +341,7 @@ def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector(monke
 
 @pytest.mark.usefixtures("way")
 def test_the_cache_is_bounded_and_belongs_to_the_node(monkeypatch):
-    monkeypatch.setattr("declarative.recording.cache.GRAPHS", 5)
+    monkeypatch.setattr("declarative.recording.sizes.KEPT", 5)
     node = DeclarativeNode(module := Module(), solver=lambda x: module.scale * x, record=True)
     for n in range(1, 12):
         node(randn(2, n))
@@ -360,14 +359,7 @@ def test_several_threads_record_at_once_and_leave_others_alone():
         start=3,
         record=True,
     )  # what fx says of the whole process must not change
-    results = []
-    threads = [threading.Thread(target=lambda: results.append(node(x))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(relative(y, plane(x)) < 1e-12 for y in results)
+    assert all(relative(y, plane(x)) < 1e-12 for y in in_threads(node, [x] * 4))
 
 
 @pytest.mark.parametrize("record", [None, 1, "yes"])

@@ -1,7 +1,6 @@
 """The factored KKT matrices of a batch against dense linear algebra: solutions, inertia, and what cannot be solved."""
 
 import importlib.util
-import threading
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from declarative.linear.sparse import NoPattern, Pattern, SparseKKT, analyse
 from declarative.linear.sparse.ordering import least_depth, least_fill
+from tests.support.helpers import in_threads
 from tests.support.sparse_problems import DOUBLE, PROBLEMS
 
 MISSING = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
@@ -309,11 +309,7 @@ def test_factors_do_not_share_what_they_remember(kernel):
         found = [solved(kkt.factorise(*parts[index]), right)[0] for _ in range(10)]
         wrong.extend(index for x in found if relative(x, truth[index]) > 1e-9)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not wrong
 
 

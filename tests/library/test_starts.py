@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
+from declarative.forward import defined_start
 from declarative.problem import Batch, Problem
-from declarative.starts import default_points, defined_start, initial_points, is_defined
+from declarative.starts import default_points, initial_points
 from tests.support.helpers import DOUBLE, relative
 
 
@@ -151,16 +152,22 @@ def test_a_sum_below_one_is_among_the_default_points(n):
 def test_each_problem_takes_the_first_point_where_it_is_defined():
     asked = []
 
-    def defined(u):
-        asked.append(u)
-        return (u > torch.tensor([-5.0, 0.0, 1.0, 100.0])[:, None]).all(-1)
+    def candidates(*values: float):
+        for value in values:
+            asked.append(value)
+            yield torch.full((4, 2), value)
 
-    candidates = [torch.full((4, 2), value) for value in (-1.0, 0.5, 3.0)]
-    assert defined_start(candidates, defined)[:, 0].tolist() == [-1.0, 0.5, 3.0, -1.0]
-    assert len(asked) == 3
+    def above(*least: float) -> Batch:
+        problem = Problem(lambda x, u: (u - x).log().sum())
+        return Batch(problem, (torch.tensor(least),), (0,), 4, torch.Size([2]), 0, 0)
+
+    start = defined_start(above(-5.0, 0.0, 1.0, 100.0), candidates(-1.0, 0.5, 3.0))
+    assert start[:, 0].tolist() == [-1.0, 0.5, 3.0, -1.0]
+    assert asked == [-1.0, 0.5, 3.0]
     asked.clear()
-    assert torch.equal(defined_start(candidates[1:], lambda u: defined(u)[:2].repeat(2)), candidates[1])
-    assert len(asked) == 1  # no more than needed
+    start = defined_start(above(-5.0, 0.0, -5.0, 0.0), candidates(0.5, 3.0))
+    assert torch.equal(start, torch.full((4, 2), 0.5))
+    assert asked == [0.5]  # no more than needed
 
 
 @pytest.mark.parametrize(
@@ -183,8 +190,8 @@ def test_logarithms_and_roots_are_defined_where_the_solver_would_start(functions
     p, q = 1 if "equality" in functions else 0, 4 if "inequality" in functions else 0
     batch = Batch(Problem(**functions), (torch.rand(2, 4, dtype=DOUBLE),), (0,), 2, torch.Size([4]), p, q)
     first = points(4)
-    assert not is_defined(batch, first).any()
-    start = defined_start(default_points(first), lambda u: is_defined(batch, u))
+    assert not batch.is_defined(first).any()
+    start = defined_start(batch, default_points(first))
     f, slope, values, jacobian = batch.slopes(start)
     assert all(part.isfinite().all() for part in (f, slope, values, jacobian))
 
@@ -194,12 +201,12 @@ def test_an_inequality_without_a_bound_is_defined():
         return torch.stack([u.sum() - 1, u.sum() - torch.inf])
 
     batch = Batch(Problem(wells, inequality=rows), (torch.rand(2, 4, dtype=DOUBLE),), (0,), 2, torch.Size([4]), 0, 2)
-    assert is_defined(batch, points(4)).all()
+    assert batch.is_defined(points(4)).all()
 
 
 def test_where_everything_is_defined_the_start_is_the_first_point():
     batch = Batch(Problem(wells), (torch.rand(2, 4, dtype=DOUBLE),), (0,), 2, torch.Size([4]), 0, 0)
-    assert torch.equal(defined_start(default_points(points(4)), lambda u: is_defined(batch, u)), points(4))
+    assert torch.equal(defined_start(batch, default_points(points(4))), points(4))
 
 
 def test_entropy_is_solved_from_a_shape_alone():

@@ -135,9 +135,9 @@ RECORDING = [
         ),
     ),
     Mutant(
-        "declarative/recording/cache.py",
-        "if len(cache) >= GRAPHS:",
-        "if len(cache) > 100 * GRAPHS:",
+        "declarative/recording/sizes.py",
+        "if len(cache) >= KEPT:",
+        "if len(cache) > 100 * KEPT:",
         "graphs are never forgotten",
         ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),
     ),

@@ -437,9 +437,9 @@ BOUNDARY = [
         ("library/test_starts.py::test_an_inequality_without_a_bound_is_defined",),
     ),
     Mutant(
-        "declarative/starts.py",
-        "better = defined(candidate) & ~found",
-        "better = defined(candidate)",
+        "declarative/forward.py",
+        "better = batch.is_defined(flat(candidate)) & ~found",
+        "better = batch.is_defined(flat(candidate))",
         "a start is taken from the last candidate instead of the first",
         ("library/test_starts.py::test_each_problem_takes_the_first_point_where_it_is_defined",),
     ),

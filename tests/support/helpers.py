@@ -6,7 +6,8 @@ truth for gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -263,3 +264,9 @@ def relative(value: Tensor, truth: Tensor) -> float:
     """The largest difference, relative to the largest entry of the truth (absolute where that is zero)."""
     size = float(truth.detach().abs().max())
     return float((value - truth).detach().abs().max()) / (size or 1.0)
+
+
+def in_threads(work: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    """What a function returns for each of them, in as many threads at once; an error in one of them is raised here."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(work, arguments))

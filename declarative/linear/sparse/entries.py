@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...torchside import fixed
-from ..layout import Form, SymmetricForm
+from ..forms import Form, SymmetricForm
 
 Integers = NDArray[np.int64]
 

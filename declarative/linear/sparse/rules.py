@@ -104,20 +104,20 @@ def _raised(call: Call) -> list[Sets | None]:
 
 def _chosen(call: Call) -> list[Sets | None]:
     """``where``: one of the two if the condition is known."""
-    condition, yes, no = call.args
-    if condition.sets is not None:
-        return entry_by_entry(call)
-    holds = call.nonzero(condition)
-    return [call.algebra.union([call.aligned(yes, holds), call.aligned(no, ~holds)])]
+    return _either(call, *call.args)
 
 
 def _filled(call: Call) -> list[Sets | None]:
     """``masked_fill``."""
     x, mask, value = call.args
-    if mask.sets is not None:
+    return _either(call, mask, value, x)
+
+
+def _either(call: Call, condition: Any, yes: Any, no: Any) -> list[Sets | None]:
+    if condition.sets is not None:
         return entry_by_entry(call)
-    holds = call.nonzero(mask)
-    return [call.algebra.union([call.aligned(x, ~holds), call.aligned(value, holds)])]
+    holds = call.nonzero(condition)
+    return [call.algebra.union([call.aligned(yes, holds), call.aligned(no, ~holds)])]
 
 
 def _written(call: Call) -> list[Sets | None]:

@@ -7,8 +7,9 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from ..contract import Pair, System, warn_of
+from ..contract import Pair, warn_of
 from ..directions import irregular
+from ..forms import StoredSystem
 from .kkt import Factorisation, SparseKKT
 from .pivots import LOST
 
@@ -17,15 +18,13 @@ EXACT = 1e-10  # a relative residual that a regular matrix leaves
 ITERATIONS = 6  # of inverse iteration, towards a direction without curvature
 
 
-class SparseSystem(System):
+class SparseSystem(StoredSystem):
     """The system of H and A by their entries, (batch, nonzeros) each, and active (batch, k)."""
 
     def __init__(self, kkt: SparseKKT, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
         super().__init__(hessian, jacobian, active)
         self.kkt = kkt
-        self.hessian = hessian
-        self.jacobian = jacobian
-        self.active = active
+        self.form = kkt.hessian_form
 
     @property
     def rebuild(self) -> partial[SparseSystem]:
@@ -42,26 +41,6 @@ class SparseSystem(System):
 
     def factorise(self, warn: bool = True) -> SparseFactors:
         return SparseFactors(self, *self._parts(self.hessian), warn)
-
-    def with_active(self, active: Tensor) -> SparseSystem:
-        """The same with other active constraints."""
-        return SparseSystem(self.kkt, self.hessian, self.jacobian, active)
-
-    def stored_hessian(self) -> Tensor | None:
-        """What is stored of H."""
-        return self.hessian
-
-    def diagonal_entries(self) -> Tensor:  # (batch, m)
-        """The diagonal of H."""
-        return self.kkt.hessian_form.diagonal(self.hessian)
-
-    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
-        """|H| |z|; an entry that is not finite does not count."""
-        return self.kkt.hessian_form.multiply(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
-
-    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
-        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
-        return self.kkt.hessian_form.least_change(self.hessian, size)
 
 
 class SparseFactors:

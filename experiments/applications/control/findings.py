@@ -109,10 +109,9 @@ def what_counts(record: Record, system: str) -> str:
 def against_differences(record: Record, system: str) -> str:
     """Same steps, another price."""
     exact, slow = (mean(values(record, system, method, "seconds")) for method in (EXACT, DIFFERENCES))
-    gaps = zip(*(values(record, system, method, "length_wrong") for method in (EXACT, DIFFERENCES)), strict=True)
     return (
         f"{system}: finite differences take {slow / exact:.1f} times as long as the exact gradient for the same steps, "
-        f"after which lengths differ by at most {max(abs(a - b) for a, b in gaps):.1g}."
+        f"after which lengths differ by at most {lengths_apart(record, system, EXACT, DIFFERENCES):.1g}."
     )
 
 
@@ -130,14 +129,17 @@ def against_exact(record: Record, system: str, method: str) -> str:
 
 def unlearnable(record: Record, system: str) -> str:
     """What the gradient without constraints cannot see."""
-    moved = max(
-        abs(a - b)
-        for a, b in zip(*(values(record, system, method, "length_wrong") for method in (CHEAP, BEFORE)), strict=True)
-    )
     return (
         f"{system}: the length occurs in the constraints alone, and the gradient without them moved its logarithm by "
-        f"{moved:.1g}."
+        f"{lengths_apart(record, system, CHEAP, BEFORE):.1g}."
     )
+
+
+def lengths_apart(record: Record, system: str, *methods: str) -> float:
+    """The largest difference of what two methods make of the length, seed by seed, in logarithms."""
+    pairs = zip(*(values(record, system, method, "length_wrong") for method in methods), strict=True)
+    apart: float = max(abs(a - b) for a, b in pairs)
+    return apart
 
 
 def pictures(record: Record) -> list[Picture]:

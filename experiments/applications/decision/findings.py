@@ -99,11 +99,16 @@ def compare(record: Record, method: str, other: str) -> str:
 
 def pictures(record: Record) -> list[Picture]:
     """Regret by method and in training."""
-    alt = "Regret on test groups by method, and on validation groups in training"
+    return [regret_picture(record, METHODS, RULES, "groups")]
+
+
+def regret_picture(record: Record, methods: Sequence[str], learned: Sequence[str], cases: str) -> Picture:
+    """That of :func:`regret_figure`."""
+    alt = f"Regret on test {cases} by method, and on validation {cases} in training"
     caption = (
         "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
     )
-    return [Picture("regret", alt, caption, partial(regret_figure, record, METHODS, RULES, "groups"), wide=True)]
+    return Picture("regret", alt, caption, partial(regret_figure, record, methods, learned, cases), wide=True)
 
 
 def regret_figure(

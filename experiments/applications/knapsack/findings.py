@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from ...shared.application import Record
 from ...shared.drawing import Picture
-from ..decision.findings import compare, regret_figure, values, verdict
+from ..decision.findings import compare, regret_picture, values, verdict
 from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, in_layer, mean, most_that_can_be_saved, spread
 from .training import LEARNED, SURROGATE
@@ -45,8 +43,4 @@ def sentences(record: Record) -> list[str]:
 
 def pictures(record: Record) -> list[Picture]:
     """Regret by method and in training."""
-    alt = "Regret on test days by method, and on validation days in training"
-    caption = (
-        "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
-    )
-    return [Picture("regret", alt, caption, partial(regret_figure, record, METHODS, LEARNED, "days"), wide=True)]
+    return [regret_picture(record, METHODS, LEARNED, "days")]

@@ -100,10 +100,6 @@ def slsqp(programme: Programme, start: Array) -> Answer:
     return Answer(result.x, bool(result.success), str(result.message), int(result.nit))
 
 
-def has_ipopt() -> bool:
-    return any(find_spec(name) for name in ("pounce", "cyipopt"))
-
-
 def ipopt(programme: Programme, start: Array) -> Answer:
     os.environ.setdefault("RUST_LOG", "off")
     library = import_module("pounce" if find_spec("pounce") else "cyipopt")

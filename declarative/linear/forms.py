@@ -1,0 +1,128 @@
+"""Which entries of a batch of matrices are stored, as values with the batch first, and a system of H and A that are."""
+
+from __future__ import annotations
+
+import abc
+from typing import Self, cast
+
+import torch
+from torch import Tensor
+
+from .contract import System, times
+
+
+class SymmetricForm(abc.ABC):
+    """Which entries of a batch of symmetric matrices are stored, as values with the batch first."""
+
+    @abc.abstractmethod
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
+        """The matrices times vectors."""
+
+    @abc.abstractmethod
+    def diagonal(self, values: Tensor) -> Tensor:  # (batch, m)
+        """The diagonal."""
+
+    @abc.abstractmethod
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
+        """The smallest change of each column's unknown that changes a row by its size; infinite if none does."""
+
+
+class Form(SymmetricForm):
+    """The same for any matrices."""
+
+    @abc.abstractmethod
+    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, rows) -> (batch, columns)
+        """The transposed matrices times vectors."""
+
+    @abc.abstractmethod
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        """The matrices with their rows multiplied by factors (batch, rows)."""
+
+    @abc.abstractmethod
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        """The matrices with their columns multiplied by factors (batch, columns)."""
+
+    @abc.abstractmethod
+    def row_lengths(self, values: Tensor) -> Tensor:  # (batch, rows)
+        """The Euclidean lengths of the rows."""
+
+    @abc.abstractmethod
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:  # (batch, columns) -> (batch, rows)
+        """The largest entry of each row, relative to the size of its column; 0 / 0 is 0."""
+
+
+class Full(Form):
+    """All entries, (batch, rows, columns)."""
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return times(values, vectors)
+
+    def multiply_transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return times(values.mT, vectors)
+
+    def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.unsqueeze(-1)
+
+    def scale_columns(self, values: Tensor, factors: Tensor) -> Tensor:
+        return values * factors.unsqueeze(-2)
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        return torch.diagonal(values, dim1=-2, dim2=-1)
+
+    def largest_effect(self, values: Tensor, sizes: Tensor) -> Tensor:
+        share = values.abs() / sizes.unsqueeze(-2)
+        return torch.where(values == 0, 0.0, share).amax(-1)
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        if not values.shape[-2]:
+            return torch.full_like(values.sum(-2), torch.inf)
+        return (sizes.unsqueeze(-1) / values.abs()).nan_to_num(torch.inf).amin(-2)
+
+    def row_lengths(self, values: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
+        return lengths
+
+
+class Diagonal(SymmetricForm):
+    """The diagonal alone, (batch, m)."""
+
+    def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
+        return values * vectors
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        return values
+
+    def least_change(self, values: Tensor, sizes: Tensor) -> Tensor:
+        return (sizes / values.abs()).nan_to_num(torch.inf)
+
+
+class StoredSystem(System):
+    """The system of H in some form, of A, and of active (batch, k)."""
+
+    form: SymmetricForm  # of H
+
+    def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
+        super().__init__(hessian, jacobian, active)
+        self.hessian = hessian
+        self.jacobian = jacobian
+        self.active = active
+
+    def with_active(self, active: Tensor) -> Self:
+        """The same with other active constraints."""
+        return cast(Self, self.rebuild(self.hessian, self.jacobian, active))
+
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H."""
+        return self.hessian
+
+    def diagonal_entries(self) -> Tensor:  # (batch, m)
+        """The diagonal of H."""
+        return self.form.diagonal(self.hessian)
+
+    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
+        """|H| |z|; an entry that is not finite does not count."""
+        return self.form.multiply(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
+
+    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
+        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
+        return self.form.least_change(self.hessian, size)
