@@ -19,16 +19,26 @@ from torch import Tensor
 from .linear.layout import DenseLayout, Layout, Product
 from .torchside import in_dispatch_mode, transformed, without_vmap_warnings
 
-
 COPIED = 10_000  # numbers that copies of problems may take: with more, mapping is the lesser effort
 
 
 class Problems(Protocol):
     """What is needed of a batch."""
 
-    xs: tuple[Tensor, ...]
-    in_dims: tuple[int | None, ...]
-    k: int
+    @property
+    def xs(self) -> tuple[Tensor, ...]:
+        """The inputs."""
+        ...
+
+    @property
+    def in_dims(self) -> tuple[int | None, ...]:
+        """Which of them (None) all problems share."""
+        ...
+
+    @property
+    def k(self) -> int:
+        """The number of constraints."""
+        ...
 
     @property
     def layout(self) -> Layout:

@@ -241,13 +241,6 @@ class Batch:
         """f, D_U L, c, A and D^2_UU L."""
         return *self._slopes(u, lam, *xs), self._hessian(u, lam, *xs)
 
-    def _along(self, u: Tensor, lam: Tensor | None, direction: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
-        """f, D_U L, c, A and D^2_UU L times a direction."""
-        result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
-        (slope, values), pull, objective = result
-        (change,) = pull((direction, torch.zeros_like(values)))
-        return objective, slope, values, self._jacobian(u, *xs), change
-
     def _product(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor, *xs: Tensor) -> Tensor:
         """D^2_UU L z + A' s."""
         result: Any = torch.func.vjp(lambda u: self._first_order(u, lam, *xs), u, has_aux=True)
@@ -419,10 +412,6 @@ class Batch:
             return Expansion(*expansion.expand(self, u, multipliers))
         return Expansion(*self._mapped(self._expansion, u, multipliers))
 
-    def expand_along(self, u: Tensor, direction: Tensor) -> Expansion:
-        """The same of the objective, with the second derivative along one direction alone."""
-        return Expansion(*self._mapped(self._along, u, None, direction))
-
     def pullback(
         self,
         u: Tensor,  # (size, m)
@@ -530,4 +519,4 @@ class Expansion:
     gradient: Tensor  # of the Lagrangian, (size, m)
     values: Tensor  # c, (size, k)
     jacobian: Tensor  # A, (size, k, m)
-    curvature: Tensor  # H, (size, m, m), or H times a direction, (size, m)
+    curvature: Tensor  # H, (size, m, m)

@@ -23,7 +23,7 @@ from torch._C._functorch import (
     maybe_current_level,
     maybe_get_bdim,
 )
-from torch._functorch.vmap import lazy_load_decompositions
+from torch._functorch.predispatch import lazy_load_decompositions
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree

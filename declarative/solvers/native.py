@@ -13,9 +13,9 @@ from torch import Tensor
 from ..linear import DenseLayout, Layout
 from ..linear.dense_kernel import LARGEST
 from ..linear.machine import INSTALLED
-from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
 from ..linear.sparse import SparseLayout
 from ..linear.sparse.layout import SOLVED
+from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
 from ..linear.vector import LANES
 from ..problem import Batch
 from .newton_step import Model, Scales, State
@@ -57,7 +57,7 @@ class Native:
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
         from .newton_curvature import kept_size, regularise_all
-        from .newton_kernel import Changed, Found, Here, Limits, judge, move, prepare, scratch_for
+        from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
         changed = Changed(*_each(np.ndarray.copy, self.before))
@@ -67,7 +67,7 @@ class Native:
         step = self._solved(equations, scratch)
         before, unsteady = (here.shift, here.weight), ~(step.room > 0)
         if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
-            self.here = here = Here(*here[:8], *_each(np.ndarray.copy, before), *here[10:])
+            self.here = here = here._replace(shift=before[0].copy(), weight=before[1].copy())
             room = np.empty(kept_size(self.batch.m))
             regularise_all(places, here, within, changed.barrier, equations, step, room, scratch)
         move(places, here, within, changed.barrier, equations, step, trial, 1.0, scratch)
