@@ -10,14 +10,13 @@ take one reverse pass, without a map over it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .linear.layout import DenseLayout, Layout, Product
-from .torchside import in_dispatch_mode, transformed, without_vmap_warnings
+from .torchside import without_vmap_warnings
 
 COPIED = 10_000  # numbers that copies of problems may take: with more, mapping is the lesser effort
 
@@ -52,22 +51,6 @@ class Problems(Protocol):
     def repeated(self, count: int) -> Problems:
         """The same problems so many times."""
         ...
-
-
-def is_plain(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nobody transforms, traces or differentiates what is computed from these tensors."""
-    if transformed() or in_dispatch_mode() or torch.is_inference_mode_enabled():
-        return False
-    return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
-
-
-def first_order(batch: Problems, u: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
-    """f, D_U L and c."""
-    with torch.enable_grad(), without_vmap_warnings():
-        u = u.detach().requires_grad_()
-        objective, values = batch.mapped_values(u)
-        slope = _gradient(objective.sum() - (multipliers * values).sum(), u)
-    return objective.detach(), slope, values.detach()
 
 
 def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:

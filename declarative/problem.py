@@ -25,7 +25,7 @@ from . import expansion
 from .bounds import Bounds
 from .functions import UserFunction
 from .linear import DENSE, Layout
-from .torchside import as_stated, in_grad_mode, map_rows, without_vmap_warnings
+from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -337,11 +337,14 @@ class Batch:
         """
 
         def looked_at(batch: Batch, u: Tensor) -> Tensor:
-            ones = u.new_ones(batch.size, batch.k)
-            if expansion.is_plain((u, *batch.xs)):
-                objective, slope, values = expansion.first_order(batch, u, ones)
+            if is_plain((u, *batch.xs)):
+                with torch.enable_grad(), without_vmap_warnings():
+                    u = u.detach().requires_grad_()
+                    objective, values = batch.mapped_values(u)
+                    total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
+                    (slope,) = torch.autograd.grad(total, u, allow_unused=True, materialize_grads=True)
             else:
-                (objective, values), slope = batch.values(u), batch.gradient(u, ones)
+                (objective, values), slope = batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k))
             bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
             return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
 
@@ -381,7 +384,7 @@ class Batch:
 
     def slopes(self, u: Tensor, multipliers: Tensor | None = None) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
-        if self.evaluator is None and expansion.is_plain((u, multipliers, *self.xs)):
+        if self.evaluator is None and is_plain((u, multipliers, *self.xs)):
             return expansion.slopes(self, u, multipliers)
         slopes: tuple[Tensor, ...] = self._mapped(self._slopes, u, multipliers)
         return slopes
@@ -408,7 +411,7 @@ class Batch:
 
     def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
         """Values, first and second derivatives."""
-        if self.evaluator is None and expansion.is_plain((u, multipliers, *self.xs)):
+        if self.evaluator is None and is_plain((u, multipliers, *self.xs)):
             return Expansion(*expansion.expand(self, u, multipliers))
         return Expansion(*self._mapped(self._expansion, u, multipliers))
 

@@ -150,6 +150,13 @@ def in_dispatch_mode() -> bool:
     return bool(torch._C._len_torch_dispatch_stack())
 
 
+def is_plain(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether nobody transforms, traces or differentiates what is computed from these tensors."""
+    if transformed() or in_dispatch_mode() or torch.is_inference_mode_enabled():
+        return False
+    return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+
+
 def own_memory(x: Tensor, others: Sequence[Tensor]) -> Tensor:
     """The tensor itself, or a copy if it shares memory with another one or several of its entries share theirs."""
     memory = x.untyped_storage()

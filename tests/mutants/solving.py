@@ -307,12 +307,56 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
-        "loose = faint & ",
-        "loose = faint & ~faint & ",
+        "return faint & (step",
+        "return faint & ~faint & (step",
         "an unknown that does not matter tells of the others",
         (
             "library/test_newton_table.py::test_known_minima_are_found_in_a_moderate_number_of_iterations[Thomson 12, angles]",
         ),
+    ),
+    Mutant(
+        "declarative/minimum.py",
+        "falls = falls | _hides_slope(batch, terms, multipliers, problems, directions)",
+        "pass",
+        "a point that ran away hides its slope in rounding errors",
+        ("library/test_verdicts.py::test_an_unbounded_program_is_not_called_infeasible",),
+    ),
+    Mutant(
+        "declarative/minimum.py",
+        "for exponent in range(-8, 1)",
+        "for exponent in range(-8, 1, 2)",
+        "a decay falls between two probes",
+        (
+            "library/test_verdicts.py::test_a_decay_that_is_seen_nowhere_but_between_rounding_errors_and_overflow_is_no_solution",
+        ),
+    ),
+    Mutant(
+        "declarative/solvers/newton_curvature.py",
+        "turn(here.hessian[n], slope, _reach(here, n), spectrum)",
+        "here.shift[n] = larger(here.shift[n], -2 * least)",
+        "curvature is shifted instead of turned",
+        ("library/test_native.py::test_a_regularised_step_is_that_of_torch",),
+    ),
+    Mutant(
+        "declarative/linear/spectrum_kernel.py",
+        "count = _join(to.basis, count)",
+        "pass",
+        "curvature is not that along the constraints",
+        ("library/test_native.py::test_a_regularised_step_is_that_of_torch",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_loop.py",
+        "x.there.shift[0] = x.here.shift[0]  # it has just been needed",
+        "pass",
+        "what has just been needed is forgotten",
+        ("library/test_tape.py::test_iterations_without_python_are_those_with",),
+    ),
+    Mutant(
+        "declarative/expansion.py",
+        "weighted = weighted - (multipliers * values.view(count, size, k)).sum(-1)",
+        "weighted = weighted + (multipliers * values.view(count, size, k)).sum(-1)",
+        "the sign of the Lagrangian of copies",
+        ("library/test_derivatives.py",),
     ),
     Mutant(
         "declarative/minimum.py",
