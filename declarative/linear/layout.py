@@ -353,8 +353,8 @@ def _solve_active(hessian: Tensor, jacobian: Tensor, active: Tensor, r: Tensor, 
     if INSTALLED and r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST:
         found, trusted = r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
         given = (x.contiguous().numpy(force=True) for x in (hessian, jacobian, active, r, t))
-        room = np.empty(room_size(r.shape[1], t.shape[1]))
-        solve_all_active(*given, found.numpy(), trusted.numpy(), room, address_of(solve_one_active))
+        numbers = np.empty(room_size(r.shape[1], t.shape[1]))
+        solve_all_active(*given, found.numpy(), trusted.numpy(), numbers, address_of(solve_one_active))
         return found, trusted
     rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
     unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()

@@ -37,7 +37,7 @@ def _tell_of_compiling() -> None:
             function = happening.data["dispatcher"].py_func
             if not self.told and function.__module__.startswith(("declarative.", "problems.")):
                 self.told = True
-                sys.stderr.write("declarative: compiling kernels, once after installing (a few minutes) ...\n")
+                sys.stderr.write("declarative: compiling kernels, once after installing (up to a minute) ...\n")
 
         def on_end(self, happening: Any) -> None:
             pass
@@ -46,6 +46,8 @@ def _tell_of_compiling() -> None:
 
 
 if INSTALLED:
+    from . import numbaside
+
     _tell_of_compiling()
 
 
@@ -72,8 +74,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return function
     kernel = numba.njit(**OPTIONS, **options)(function)
     try:
-        kept = kernel._cache._cache_file
-        kept._source_stamp = (kept._source_stamp, _stamp())
+        numbaside.keep(kernel, _stamp())
     except AttributeError:  # another Numba: nothing is kept rather than too long
         return numba.njit(**{**OPTIONS, "cache": False}, **options)(function)
     return kernel
@@ -105,9 +106,9 @@ def woven(function: Callable[..., Any]) -> Any:
 def _part(function: Callable[..., Any], **options: Any) -> Any:
     if not INSTALLED:
         return function
-    from .parts import PartCompiler
-
-    return numba.njit(**{**OPTIONS, "cache": False}, **INSIDE, **options, pipeline_class=PartCompiler)(function)
+    return numba.njit(**{**OPTIONS, "cache": False}, **INSIDE, **options, pipeline_class=numbaside.PartCompiler)(
+        function
+    )
 
 
 def separate(examples: Examples) -> Callable[[Callable[..., None]], Any]:
@@ -131,18 +132,12 @@ def address_of(kernel: Any) -> int:
     kernel.compile(types)
     found = kernel.overloads[types]
     address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
-    if not address or found.signature.return_type is not numba.types.none:
-        raise RuntimeError(f"{kernel.py_func.__name__} cannot be called by its address")
     return address
 
 
 def by_address(examples: Examples) -> Any:
     """``call(address, (argument, ...))`` in a kernel calls the separate one that is there."""
-    if not INSTALLED:
-        return None
-    from .parts import call_of
-
-    return call_of(examples)
+    return numbaside.call_of(examples) if INSTALLED else None
 
 
 @inner

@@ -196,11 +196,9 @@ class Memory(NamedTuple):
 def _examples() -> tuple[Any, ...]:
     row, rows, flags = np.empty(0), np.empty((0, 0)), np.empty(0, bool)
     counts, places = np.empty((0, 0), np.int64), np.empty(0, np.int64)
-    numbers, where, kernels = row, np.empty(0, np.uint32), Kernels.none()
-    memory = Memory(
-        Plan.none(), 0, kernels, numbers, where, row, counts, np.empty((0, 0), bool), numbers, row, row, row
-    )
-    here = Here(row, *[rows] * 7, row, row, row, rows, rows, row, rows)
+    where, kernels = np.empty(0, np.uint32), Kernels.none()
+    memory = Memory(Plan.none(), 0, kernels, row, where, row, counts, np.empty((0, 0), bool), row, row, row, row)
+    here = Here(row, rows, rows, rows, rows, rows, rows, rows, row, row, row, rows, rows, row, rows)
     equations, step = Equations(rows, rows, rows, rows, flags), Step(rows, rows, flags, row)
     return Places(places, places, places), memory, here, equations, step, 0, 0, False, 0.0
 

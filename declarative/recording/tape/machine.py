@@ -303,7 +303,9 @@ def _advance(
 
 def _examples() -> tuple[Any, ...]:
     numbers, places = np.empty(0), np.empty(0, np.int64)
-    program = Program(*[places] * 6, 0, numbers, *[places] * 4)
+    program = Program(
+        places, places, places, places, places, places, 0, numbers, places, places, places, places
+    )  # fmt: skip
     return program, np.empty((0, 0)), numbers, numbers, numbers, 0, 0, 0
 
 

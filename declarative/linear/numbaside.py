@@ -1,17 +1,35 @@
-"""How Numba compiles what other kernels call: it is optimised once, as a part of them, and not by itself as well."""
+"""What is private in Numba: only this file touches it. How kernels are compiled, kept on disk, and call each other."""
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
+from .waiting import one_process
+
 codegen: Any = importlib.import_module("numba.core.codegen")  # without types, as all of Numba
+locks: Any = importlib.import_module("numba.core.compiler_lock")
 compiler: Any = importlib.import_module("numba.core.compiler")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
 extending: Any = importlib.import_module("numba.extending")
 numba: Any = importlib.import_module("numba")
 types: Any = numba.types
 binding: Any = importlib.import_module("llvmlite.binding")
+
+
+def keep(kernel: Any, stamp: str) -> None:
+    """What is on disk of a kernel has this stamp too, and is made, or read, by one process at a time."""
+    kept = kernel._cache._cache_file
+    kept._source_stamp = (kept._source_stamp, stamp)
+    path = Path(kernel._cache.cache_path) / f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
+    usual = kernel.compile
+
+    def compile_or_read(signature: Any) -> Any:
+        with locks.global_compiler_lock, one_process(path):  # first the threads, so that none waits for another's file
+            return usual(signature)
+
+    kernel.compile = compile_or_read
 
 
 class Part(codegen.JITCodeLibrary):  # type: ignore[misc]
@@ -28,7 +46,7 @@ class Part(codegen.JITCodeLibrary):  # type: ignore[misc]
         """The functions stay as they are. Variables of Numba's, to which it wants to write, get their places."""
         self._finalize_dynamic_globals()
         variables = [str(x) for x in self._final_module.global_variables if x.name.startswith("_ZN08NumbaEnv")]
-        module = binding.parse_assembly("\n".join([*variables]))
+        module = binding.parse_assembly("\n".join(variables))
         module.triple, module.data_layout = self._final_module.triple, self._final_module.data_layout
         self._codegen._add_module(module)
         self._codegen._engine.finalize_object()
