@@ -47,7 +47,7 @@ ROOMS = [
     "problems",
     "experiments",
 ]
-MAY_TOUCH_PRIVATE_NUMBA = "declarative.linear.machine"
+MAY_TOUCH_PRIVATE_NUMBA = "declarative.linear.numbaside"
 MAY_TOUCH_PRIVATE_TORCH = ("declarative.torchside", "declarative.recording")
 
 

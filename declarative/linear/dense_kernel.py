@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .machine import Floats, compiled, copy, cut, inner, smaller
+from .machine import Floats, by_address, compiled, copy, cut, inner, separate, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
 SHORT = 50  # entries of a vector
@@ -139,11 +139,12 @@ class Room(NamedTuple):
     complement: Floats  # (k, k)
     of_unknowns: Floats  # (3, m)
     of_rows: Floats  # (3, k)
+    trusted: Floats  # 1 if the solution is, else 0, (1,)
 
 
 def room_size(m: int, k: int) -> int:
     """How many numbers the room takes for a system of this size."""
-    return 2 * m * m + 2 * k * m + k * k + 4 * m + 5 * k
+    return 2 * m * m + 2 * k * m + k * k + 4 * m + 5 * k + 1
 
 
 @inner
@@ -167,6 +168,7 @@ def room_in(numbers: Floats, m: int, k: int) -> Room:
         complement,
         of_unknowns[1:],
         of_rows[2:],
+        numbers[n : n + 1],
     )
 
 
@@ -236,14 +238,19 @@ def _solve_active(room: Room, count: int, z: Floats, s: Floats) -> None:
     _backward(room.factor, z)
 
 
-@inner
-def solve_active(room: Room) -> bool:
-    """The system of the active constraints, as DenseLayout solves it; whether it is to be trusted, else it is zero."""
+def _examples() -> tuple[Any, ...]:
+    row, rows = np.empty(0), np.empty((0, 0))
+    return (Room(rows, rows, row, row, row, rows, rows, rows, rows, rows, row),)
+
+
+@separate(_examples)
+def solve_one_active(room: Room) -> None:
+    """The system of the active constraints, as DenseLayout solves it; zero if it is not to be trusted."""
     m, k = room.half.shape[1], len(room.active)
     unit, z, more_z = room.of_unknowns[0], room.of_unknowns[1], room.of_unknowns[2]
     length, s, more_s = room.of_rows[0], room.of_rows[1], room.of_rows[2]
     count = _scaled(room, unit, length)
-    trusted: bool = _factorise_active(room, count)
+    trusted = _factorise_active(room, count)
     if trusted:
         place = 0
         for a in range(m):
@@ -279,7 +286,10 @@ def solve_active(room: Room) -> bool:
             room.s[i] = (s[place] + more_s[place]) * length[place] if trusted else 0.0
         else:
             room.s[i] = 0.0
-    return trusted
+    room.trusted[0] = 1.0 if trusted else 0.0
+
+
+solve_active = by_address(_examples)
 
 
 @compiled
@@ -292,6 +302,7 @@ def solve_all_active(
     found: Floats,  # (batch, m + k)
     trusted: NDArray[np.bool_],  # (batch,)
     numbers: Floats,  # room for one of them
+    kernel: int,  # where the code for one of them is
 ) -> None:
     """The systems of a batch."""
     m, k = r.shape[1], t.shape[1]
@@ -304,6 +315,7 @@ def solve_all_active(
         for i in range(k):
             copy(room.jacobian[i], jacobian[n, i])
             room.active[i] = 1.0 if active[n, i] else 0.0
-        trusted[n] = solve_active(room)
+        solve_active(kernel, (room,))
+        trusted[n] = room.trusted[0] != 0
         copy(found[n], room.z)
         copy(found[n, m:], room.s)

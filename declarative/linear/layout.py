@@ -22,9 +22,9 @@ from torch import Tensor
 
 from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
-from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active
+from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
 from .forms import Form, Full, SymmetricForm
-from .machine import INSTALLED
+from .machine import INSTALLED, address_of
 from .spectrum_kernel import NOTHING, STIFF
 
 Product = Callable[[Tensor], Tensor]  # of matrices with vectors
@@ -281,7 +281,8 @@ def _solve_active(hessian: Tensor, jacobian: Tensor, active: Tensor, r: Tensor, 
     if INSTALLED and r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST:
         found, trusted = r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
         given = (x.contiguous().numpy(force=True) for x in (hessian, jacobian, active, r, t))
-        solve_all_active(*given, found.numpy(), trusted.numpy(), np.empty(room_size(r.shape[1], t.shape[1])))
+        numbers = np.empty(room_size(r.shape[1], t.shape[1]))
+        solve_all_active(*given, found.numpy(), trusted.numpy(), numbers, address_of(solve_one_active))
         return found, trusted
     rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
     unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()

@@ -22,6 +22,8 @@ KERNELS = ("linear/**/*.py", "recording/tape/*.py", "solvers/newton_*.py")  # wh
 Floats = NDArray[np.float64]
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 BORROWED: dict[str, Any] = {"_nrt": False}  # arrays are not counted: two locks of the bus for each use of one
+INSIDE: dict[str, Any] = {**BORROWED, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # not called from Python
+Examples = Callable[[], tuple[Any, ...]]  # of the arguments of a kernel
 
 
 def _tell_of_compiling() -> None:
@@ -35,7 +37,7 @@ def _tell_of_compiling() -> None:
             function = happening.data["dispatcher"].py_func
             if not self.told and function.__module__.startswith(("declarative.", "problems.")):
                 self.told = True
-                sys.stderr.write("declarative: compiling kernels, once after installing (a few minutes) ...\n")
+                sys.stderr.write("declarative: compiling kernels, once after installing (up to a minute) ...\n")
 
         def on_end(self, happening: Any) -> None:
             pass
@@ -44,6 +46,8 @@ def _tell_of_compiling() -> None:
 
 
 if INSTALLED:
+    from . import numbaside
+
     _tell_of_compiling()
 
 
@@ -70,8 +74,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return function
     kernel = numba.njit(**OPTIONS, **options)(function)
     try:
-        kept = kernel._cache._cache_file
-        kept._source_stamp = (kept._source_stamp, _stamp())
+        numbaside.keep(kernel, _stamp())
     except AttributeError:  # another Numba: nothing is kept rather than too long
         return numba.njit(**{**OPTIONS, "cache": False}, **options)(function)
     return kernel
@@ -92,12 +95,49 @@ def allocating(function: Callable[..., Any]) -> Any:
 
 def inner(function: Callable[..., Any]) -> Any:
     """Like compiled, for what other kernels call, and never Python: most of compiling is the way in from there."""
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
+    return _part(function)
 
 
 def woven(function: Callable[..., Any]) -> Any:
     """The same for one that becomes part of the kernels that call it, which then know the numbers they call it with."""
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **BORROWED)
+    return _part(function, forceinline=True)
+
+
+def _part(function: Callable[..., Any], **options: Any) -> Any:
+    if not INSTALLED:
+        return function
+    return numba.njit(**{**OPTIONS, "cache": False}, **INSIDE, **options, pipeline_class=numbaside.PartCompiler)(
+        function
+    )
+
+
+def separate(examples: Examples) -> Callable[[Callable[..., None]], Any]:
+    """Like compiled, for a kernel by itself that others call by its address, with arguments of the examples' types.
+
+    What is called by several, or only by some, is then compiled once, and only if it is called.
+    """
+
+    def decorated(function: Callable[..., None]) -> Any:
+        kernel = _compiled(function, **INSIDE)
+        kernel.examples = examples
+        return kernel
+
+    return decorated
+
+
+@functools.cache
+def address_of(kernel: Any) -> int:
+    """Where the machine code of a separate kernel is, which is made or read from disk if it is not there yet."""
+    types = tuple(numba.typeof(x) for x in kernel.examples())
+    kernel.compile(types)
+    found = kernel.overloads[types]
+    address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
+    return address
+
+
+def by_address(examples: Examples) -> Any:
+    """``call(address, (argument, ...))`` in a kernel calls the separate one that is there."""
+    return numbaside.call_of(examples) if INSTALLED else None
 
 
 @inner

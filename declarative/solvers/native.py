@@ -56,7 +56,8 @@ class Native:
 
     def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
         """One iteration from where it is; its flags are solved, factored, accepted, faint."""
-        from .newton_curvature import kept_size, regularise_all
+        from ..linear.machine import address_of
+        from .newton_curvature import kept_size, mend_all, mend_dense
         from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
 
         here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
@@ -69,7 +70,8 @@ class Native:
         if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
             self.here = here = here._replace(shift=before[0].copy(), weight=before[1].copy())
             room = np.empty(kept_size(self.batch.m))
-            regularise_all(places, here, within, changed.barrier, equations, step, room, scratch)
+            address = address_of(mend_dense)
+            mend_all(places, here, within, changed.barrier, equations, step, room, scratch, address)
         move(places, here, within, changed.barrier, equations, step, trial, 1.0, scratch)
         found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
@@ -119,6 +121,7 @@ class Native:
             return None
         if isinstance(self.layout, SparseLayout) and self.layout.kkt.kernel == "torch":
             return None
+        from ..recording.tape.machine import kernel_for
         from .newton_loop import Functions
 
         u, multipliers = _tensor(self.here.u), _tensor(self.here.y)
@@ -127,7 +130,8 @@ class Native:
             return None
         tensors = (u, multipliers, *self.batch.xs)
         own, shared = ready.inputs(tensors, len(u))
-        return Functions(ready.program, own, shared, ready.begin_of(0), ready.begin_of(1))
+        kernel = kernel_for(1 if len(u) == 1 else LANES)
+        return Functions(ready.program, kernel, own, shared, ready.begin_of(0), ready.begin_of(1))
 
     def _solved(self, equations: Equations, scratch: Any) -> Step:
         from .newton_kernel import Step, solve_dense
@@ -206,26 +210,33 @@ class Fates(NamedTuple):
 
 def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> Memory:
     """For so many problems side by side."""
+    from ..linear.machine import address_of
     from ..linear.sparse.lanes import Plan, room_size
+    from ..linear.sparse.substitution import Kernels
     from ..recording.tape.machine import registers_for
-    from .newton_curvature import kept_size
+    from .newton_curvature import kept_size, mend_dense
     from .newton_kernel import scratch_for
-    from .newton_loop import Memory, lanes_size
+    from .newton_loop import Memory, find_dense, find_sparse, lanes_size
 
+    lanes, sparse = 1 if width == 1 else LANES, isinstance(layout, SparseLayout)
     plan = layout.kkt.plan if isinstance(layout, SparseLayout) else Plan.none()
     m, k = batch.here.u.shape[1], batch.here.y.shape[1]
+    mended = isinstance(layout, DenseLayout) and m <= LARGEST_TURNED
     return Memory(
         plan,
-        np.empty(room_size(plan, 1 if width == 1 else LANES)),
+        address_of(find_sparse if sparse else find_dense),
+        Kernels.of(lanes) if sparse else Kernels.none(),
+        np.empty(room_size(plan, lanes)),
         np.empty(len(plan.place), np.uint32),
         np.empty(width * lanes_size(batch)),
         np.empty((4, width), np.int64),
         np.empty((4, width), np.bool_),
-        registers_for(functions.program, width),
+        registers_for(functions.program, lanes),
         np.empty(width * int(functions.program.offsets[-1])),
         scratch_for(m, k),
         np.empty(m + k),
-        np.empty(kept_size(m) if isinstance(layout, DenseLayout) and m <= LARGEST_TURNED else 0),
+        address_of(mend_dense) if mended else 0,
+        np.empty(kept_size(m) if mended else 0),
     )
 
 

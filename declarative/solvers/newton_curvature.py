@@ -6,11 +6,13 @@ A'A is all that is missing. What belongs to the saddle point nearby, or needs mo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..linear.machine import Floats, compiled, copy, inner, larger
+import numpy as np
+
+from ..linear.machine import Floats, by_address, compiled, copy, inner, larger, separate
 from ..linear.spectrum_kernel import NOTHING, Spectrum, find_spectrum, spectrum_in, spectrum_size, turn
-from .newton_kernel import Equations, Here, Limits, Places, Step, diagonal_of, measured, set_primal, solve_dense_of
+from .newton_kernel import Equations, Here, Limits, Places, Step, diagonal_of, measured, set_primal, solve_some_dense
 from .newton_step import MORE_SHIFT, REACH, STRAY, TINY_SHIFT
 
 ATTEMPTS = 12  # of ever larger weights and shifts
@@ -109,15 +111,15 @@ def regularise(
     step: Step,
     kept: Kept,
     scratch: Floats,
-) -> bool:
-    """The step of a problem whose H is not positive definite along the constraints; False: it is left as it is."""
+) -> None:
+    """The step of a problem whose H is not positive definite along the constraints; what is not good is as it was."""
     m, k = here.u.shape[1], here.y.shape[1]
     slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
     residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
     found = measured(places, here, n, slope, force, residual, terms)
     feasible = found.violated <= 10 * limits.feasibility
     if feasible and found.stationarity <= 10 * limits.stationarity and found.gap <= 1e-6 * found.large:
-        return False  # a saddle point may be near
+        return  # a saddle point may be near
     copy(kept.hessian, here.hessian[n])
     kept.sizes[0], kept.sizes[1] = here.shift[n], here.weight[n]
     unit, attempt = _weight_unit(here, n), 0
@@ -128,7 +130,7 @@ def regularise(
     while True:
         diagonal_of(places, here.hessian[n], bend)
         set_primal(here.shift[n], steepest, bend, equations.primal[n])
-        solve_dense_of(here, n, equations, step, scratch)
+        solve_some_dense(here, equations, step, scratch, n, n + 1)
         if step.room[n] > 0 or attempt == ATTEMPTS:
             break
         if attempt < 2 and unit > 0:  # a larger weight may be all that is missing
@@ -138,11 +140,20 @@ def regularise(
         attempt += 1
     if not step.good[n]:
         put_back(here, n, kept)
-    return bool(step.good[n])
 
 
-@compiled
-def regularise_all(
+def _examples() -> tuple[Any, ...]:
+    row, rows, flags, places = np.empty(0), np.empty((0, 0)), np.empty(0, bool), np.empty(0, np.int64)
+    here = Here(row, rows, rows, rows, rows, rows, rows, rows, row, row, row, rows, rows, row, rows)
+    equations, step = Equations(rows, rows, rows, rows, flags), Step(rows, rows, flags, row)
+    return Places(places, places, places), here, Limits(0.0, 0.0, 0.0, 0.0, 0.0), row, equations, step, row, row, 0
+
+
+mend = by_address(_examples)
+
+
+@separate(_examples)
+def mend_dense(
     places: Places,
     here: Here,
     limits: Limits,
@@ -151,9 +162,29 @@ def regularise_all(
     step: Step,
     numbers: Floats,  # room for one problem
     scratch: Floats,
+    n: int,
+) -> None:
+    """The step of one problem with an H that is positive definite; it is not good if there is none."""
+    kept = kept_in(numbers, here.u.shape[1])
+    regularise(places, here, n, limits, barriers[n], equations, step, kept, scratch)
+
+
+@compiled
+def mend_all(
+    places: Places,
+    here: Here,
+    limits: Limits,
+    barriers: Floats,
+    equations: Equations,
+    step: Step,
+    numbers: Floats,
+    scratch: Floats,
+    address: int,
 ) -> None:
     """The steps of those whose H is not positive definite; H is put back as it was."""
     kept = kept_in(numbers, here.u.shape[1])
     for n in range(len(here.u)):
-        if not step.room[n] > 0 and regularise(places, here, n, limits, barriers[n], equations, step, kept, scratch):
-            copy(here.hessian[n], kept.hessian)
+        if not step.room[n] > 0:
+            mend(address, (places, here, limits, barriers, equations, step, numbers, scratch, n))
+            if step.good[n]:
+                copy(here.hessian[n], kept.hessian)

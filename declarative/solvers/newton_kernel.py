@@ -153,32 +153,32 @@ def scratch_for(m: int, k: int) -> Floats:
 
 
 @inner
-def solve_dense_of(here: Here, n: int, equations: Equations, step: Step, scratch: Floats) -> None:
-    """The step of one small dense problem."""
+def solve_some_dense(here: Here, equations: Equations, step: Step, scratch: Floats, begin: int, end: int) -> None:
+    """The steps of small dense problems, from the one to before the other."""
     m, k = here.u.shape[1], here.y.shape[1]
     p = k - here.s.shape[1]
     matrix, at = cut(scratch, 0, m, m)
     half, at = cut(scratch, at, p, m)
     complement, at = cut(scratch, at, p, p)
     forces = scratch[at : at + k]
-    for a in range(m):
-        for b in range(a + 1):
-            matrix[a, b] = here.hessian[n, a * m + b]
-        matrix[a, a] += equations.primal[n, a]
-    for i in range(k):
-        forces[i] = here.weight[n] if i < p else 1 / equations.dual[n, i]
-    copy(step.z[n], equations.r[n])
-    copy(step.s[n], equations.t[n])
-    rows = here.jacobian[n].reshape(k, m)
-    found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
-    step.good[n], step.room[n] = found
+    for n in range(begin, end):
+        for a in range(m):
+            for b in range(a + 1):
+                matrix[a, b] = here.hessian[n, a * m + b]
+            matrix[a, a] += equations.primal[n, a]
+        for i in range(k):
+            forces[i] = here.weight[n] if i < p else 1 / equations.dual[n, i]
+        copy(step.z[n], equations.r[n])
+        copy(step.s[n], equations.t[n])
+        rows = here.jacobian[n].reshape(k, m)
+        found = solve_kkt(matrix, rows, forces, p, step.z[n], step.s[n], half, complement)
+        step.good[n], step.room[n] = found
 
 
 @compiled
 def solve_dense(here: Here, equations: Equations, step: Step, scratch: Floats) -> None:
-    """The steps of small dense problems."""
-    for n in range(len(here.u)):
-        solve_dense_of(here, n, equations, step, scratch)
+    """The steps of all."""
+    solve_some_dense(here, equations, step, scratch, 0, len(here.u))
 
 
 class Measured(NamedTuple):
@@ -303,15 +303,22 @@ def _is_settled(here: Here, n: int, found: Measured, limits: Limits) -> bool:
     return ended and found.violated <= limits.feasibility and found.stationarity <= limits.stationarity
 
 
-@compiled
-def prepare(
-    places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations, scratch: Floats
+@inner
+def prepare_some(
+    places: Places,
+    here: Here,
+    limits: Limits,
+    changed: Changed,
+    equations: Equations,
+    scratch: Floats,
+    begin: int,
+    end: int,
 ) -> None:
     """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
     m, k = here.u.shape[1], here.y.shape[1]
     slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
     residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
-    for n in range(len(here.u)):
+    for n in range(begin, end):
         found = measured(places, here, n, slope, force, residual, terms)
         barrier = _lower_barrier(here, n, found, limits, changed)
         diagonal_of(places, here.hessian[n], bend)
@@ -319,6 +326,14 @@ def prepare(
         for a in range(m):
             equations.r[n, a] = -slope[a]
         equations.settled[n] = _is_settled(here, n, found, limits)
+
+
+@compiled
+def prepare(
+    places: Places, here: Here, limits: Limits, changed: Changed, equations: Equations, scratch: Floats
+) -> None:
+    """The same for all."""
+    prepare_some(places, here, limits, changed, equations, scratch, 0, len(here.u))
 
 
 @inner
@@ -334,8 +349,8 @@ def _nearness(u: Floats, start: Floats, gradient: Floats, bend: Floats, z: Float
     return longest
 
 
-@compiled
-def move(
+@inner
+def move_some(
     places: Places,
     here: Here,
     limits: Limits,
@@ -345,10 +360,12 @@ def move(
     trial: Trial,
     share: float,
     scratch: Floats,
+    begin: int,
+    end: int,
 ) -> None:
     """Along the step, by a share of what slacks and multipliers stay positive with."""
     p, k, bend = here.y.shape[1] - here.s.shape[1], here.y.shape[1], scratch[: here.u.shape[1]]
-    for n in range(len(here.u)):
+    for n in range(begin, end):
         s, y, z, dy, barrier = here.s[n], here.y[n], step.z[n], step.s[n], barriers[n]
         fraction = smaller(larger(1 - barrier, LEAST_FRACTION), MOST_FRACTION)
         length, own, along = 1.0, 1.0, 0.0
@@ -375,6 +392,22 @@ def move(
             trial.solved[n] = _nearness(here.u[n], here.start[n], here.gradient[n], bend, z) <= limits.near
 
 
+@compiled
+def move(
+    places: Places,
+    here: Here,
+    limits: Limits,
+    barriers: Floats,
+    equations: Equations,
+    step: Step,
+    trial: Trial,
+    share: float,
+    scratch: Floats,
+) -> None:
+    """The same for all."""
+    move_some(places, here, limits, barriers, equations, step, trial, share, scratch, 0, len(here.u))
+
+
 @inner
 def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple[float, float]:
     """(theta, phi): the violation, and the objective with its barrier."""
@@ -392,21 +425,21 @@ def _merit(objective: float, values: Floats, s: Floats, barrier: float) -> tuple
 
 
 @inner
-def _scale(places: Places, here: Here, n: int, found: Found, trial: Trial, there: There) -> None:
-    """The model at the trial point, and slacks that are no smaller than the room there is."""
+def _scale(places: Places, here: Here, n: int, found: Found, f: int, trial: Trial, there: There) -> None:
+    """The model at the trial point, number f of what was found; slacks that are no smaller than the room there is."""
     scale, p = here.scale[n], here.y.shape[1] - here.s.shape[1]
-    there.objective[n] = found.objective[n] * scale
-    copy(there.gradient[n], found.slope[n])
+    there.objective[n] = found.objective[f] * scale
+    copy(there.gradient[n], found.slope[f])
     for e in range(found.hessian.shape[1]):
-        there.hessian[n, e] = found.hessian[n, e] * scale
+        there.hessian[n, e] = found.hessian[f, e] * scale
     for e in range(len(places.rows)):
         i = places.rows[e]
-        there.gradient[n, places.columns[e]] += found.jacobian[n, e] * trial.multipliers[n, i]
-        there.jacobian[n, e] = found.jacobian[n, e] * here.rows[n, i]
+        there.gradient[n, places.columns[e]] += found.jacobian[f, e] * trial.multipliers[n, i]
+        there.jacobian[n, e] = found.jacobian[f, e] * here.rows[n, i]
     for a in range(there.gradient.shape[1]):
         there.gradient[n, a] *= scale
     for i in range(here.y.shape[1]):
-        value = larger(found.values[n, i], -FARTHEST) * here.rows[n, i]
+        value = larger(found.values[f, i], -FARTHEST) * here.rows[n, i]
         there.values[n, i] = value
         if i >= p and abs(value) < np.inf:
             trial.s[n, i - p] = larger(trial.s[n, i - p], -value)
@@ -421,13 +454,18 @@ def _is_free(pairs: Floats, theta: float, phi: float) -> bool:
     return free
 
 
-@compiled
-def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Trial, there: There) -> None:
-    """Whether each step is progress; the model at the trial point, and what is remembered of the one before."""
-    for n in range(len(here.u)):
+@inner
+def judge_some(
+    places: Places, here: Here, found: Found, changed: Changed, trial: Trial, there: There, begin: int, end: int
+) -> None:
+    """Whether each step is progress; the model at the trial point, and what is remembered of the one before.
+
+    What was found is of these problems alone.
+    """
+    for n in range(begin, end):
         barrier = changed.barrier[n]
         theta_before, phi_before = _merit(here.objective[n], here.values[n], here.s[n], barrier)
-        _scale(places, here, n, found, trial, there)
+        _scale(places, here, n, found, n - begin, trial, there)
         theta, phi = _merit(there.objective[n], there.values[n], trial.s[n], barrier)
         length, slope = trial.length[n], trial.slope[n]
         descent = max(-slope, 0.0) ** S_PHI
@@ -446,3 +484,9 @@ def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Tri
         shift = here.shift[n] * smaller(here.shift[n], LESS_SHIFT)
         there.shift[n] = shift if shift >= LEAST_SHIFT else 0.0
         there.accepted[n] = good
+
+
+@compiled
+def judge(places: Places, here: Here, found: Found, changed: Changed, trial: Trial, there: There) -> None:
+    """The same for all."""
+    judge_some(places, here, found, changed, trial, there, 0, len(here.u))

@@ -7,18 +7,18 @@ made it, for ``newton.py`` to judge, and the next problem takes its lane.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.machine import Floats, compiled, copy, copy_pairs, cut, inner
+from ..linear.machine import Floats, by_address, compiled, copy, copy_pairs, cut, inner, separate
 from ..linear.sparse.elimination import arrange, factorise
-from ..linear.sparse.lanes import Indices, Plan, Room, room_in
-from ..linear.sparse.substitution import solve
+from ..linear.sparse.lanes import Indices, Plan, room_in
+from ..linear.sparse.substitution import Kernels, solve
 from ..linear.vector import LANES
-from ..recording.tape.machine import Program, run
-from .newton_curvature import Kept, kept_in, put_back, regularise
+from ..recording.tape.machine import Program, run_groups
+from .newton_curvature import kept_in, mend, put_back
 from .newton_kernel import (
     Changed,
     Equations,
@@ -29,11 +29,11 @@ from .newton_kernel import (
     Step,
     There,
     Trial,
-    judge,
-    move,
-    prepare,
+    judge_some,
+    move_some,
+    prepare_some,
     shift_more,
-    solve_dense,
+    solve_some_dense,
 )
 from .newton_step import BACKTRACKS
 
@@ -48,6 +48,7 @@ class Functions(NamedTuple):
     """How values and derivatives are evaluated."""
 
     program: Program
+    kernel: int  # where the machine code that runs it is
     own: Floats  # the inputs of each problem, of which u and the multipliers are written anew, (batch, entries)
     shared: Floats
     at_u: int  # where these are among the entries; -1 if they do not matter
@@ -139,27 +140,6 @@ def _lanes_in(x: Lanes, numbers: Floats, counts: Counts, flags: Flags, size: int
 
 
 @inner
-def _between(x: Lanes, i: int, j: int) -> Lanes:
-    """Those from the one to before the other."""
-    h, c, e, st, tr, th = x.here, x.changed, x.equations, x.step, x.trial, x.there
-    return Lanes(
-        Here(
-            h.objective[i:j], h.gradient[i:j], h.values[i:j], h.jacobian[i:j], h.hessian[i:j], h.u[i:j], h.s[i:j],
-            h.y[i:j], h.shift[i:j], h.weight[i:j], h.largest[i:j], h.last[i:j], h.start[i:j], h.scale[i:j], h.rows[i:j],
-        ),
-        Changed(c.barrier[i:j], c.filter[i:j], c.stored[i:j]),
-        Equations(e.primal[i:j], e.dual[i:j], e.r[i:j], e.t[i:j], e.settled[i:j]),
-        Step(st.z[i:j], st.s[i:j], st.good[i:j], st.room[i:j]),
-        Trial(tr.u[i:j], tr.s[i:j], tr.y[i:j], tr.multipliers[i:j], tr.length[i:j], tr.slope[i:j], tr.solved[i:j]),
-        There(
-            th.objective[i:j], th.gradient[i:j], th.values[i:j], th.jacobian[i:j], th.hessian[i:j], th.filter[i:j],
-            th.stored[i:j], th.shift[i:j], th.accepted[i:j],
-        ),
-        x.own[i:j],
-    )  # fmt: skip
-
-
-@inner
 def _copy_before(to: Lanes, i: int, x: Lanes, j: int) -> None:
     """What an iteration starts from."""
     a, b = to.here, x.here
@@ -201,6 +181,8 @@ class Memory(NamedTuple):
     """What the iterations need on the way."""
 
     plan: Plan  # without entries, if problems are dense
+    find: int  # where the machine code for steps is, of dense problems or of sparse ones
+    kernels: Kernels  # and that which it needs
     numbers: Floats  # for the factors of the problems side by side
     where: Indices  # likewise
     lanes: Floats
@@ -210,75 +192,116 @@ class Memory(NamedTuple):
     outputs: Floats  # and what it writes
     scratch: Floats
     step: Floats  # one that is put aside, (m + k,)
-    kept: Floats  # for a regularisation of a dense problem; empty if there is none
+    mend: int  # where the kernel is that regularises a dense problem; 0 if there is none
+    kept: Floats  # what it needs
+
+
+def _examples() -> tuple[Any, ...]:
+    row, rows, flags = np.empty(0), np.empty((0, 0)), np.empty(0, bool)
+    counts, places = np.empty((0, 0), np.int64), np.empty(0, np.int64)
+    where, kernels = np.empty(0, np.uint32), Kernels.none()
+    memory = Memory(
+        Plan.none(), 0, kernels, row, where, row, counts, np.empty((0, 0), bool), row, row, row, row, 0, row
+    )
+    here = Here(row, rows, rows, rows, rows, rows, rows, rows, row, row, row, rows, rows, row, rows)
+    equations, step = Equations(rows, rows, rows, rows, flags), Step(rows, rows, flags, row)
+    return Places(places, places, places), memory, here, equations, step, 0, 0, False, 0.0
+
+
+find_steps = by_address(_examples)  # for the problems from the one to before the other, shifted if it is said
+
+
+@separate(_examples)
+def find_dense(
+    _places: Places,
+    memory: Memory,
+    here: Here,
+    equations: Equations,
+    step: Step,
+    begin: int,
+    end: int,
+    _shifted: bool,
+    _solved: float,
+) -> None:
+    """The steps of dense problems."""
+    solve_some_dense(here, equations, step, memory.scratch, begin, end)
+
+
+@separate(_examples)
+def find_sparse(
+    places: Places,
+    memory: Memory,
+    here: Here,
+    equations: Equations,
+    step: Step,
+    begin: int,
+    end: int,
+    shifted: bool,
+    solved: float,
+) -> None:
+    """The steps of sparse ones; where H is not positive definite along the constraints, with a shift that makes it so.
+
+    Unless it is said that this is not wanted.
+    """
+    _solve_sparse(memory, here, equations, step, begin, end, solved)
+    for _ in range(SHIFTS if shifted else 0):
+        more = False
+        for n in range(begin, end):
+            if not step.room[n] > 0 and here.shift[n] < LARGEST_SHIFT:
+                shift_more(places, here, n, equations, memory.scratch)
+                more = True
+        if not more:
+            return
+        _solve_sparse(memory, here, equations, step, begin, end, solved)
 
 
 @inner
-def _solve_sparse(plan: Plan, room: Room, here: Here, equations: Equations, step: Step, solved: float) -> None:
-    """The step, as the sparse layout makes it."""
+def _solve_sparse(
+    memory: Memory, here: Here, equations: Equations, step: Step, first: int, last: int, solved: float
+) -> None:
+    """As the sparse layout does it."""
+    plan, lanes = memory.plan, 1 if len(memory.flags[0]) == 1 else LANES
+    room = room_in(plan, memory.numbers, memory.where, lanes)
     entries, sides = room.entries, room.rows
-    m, count = here.u.shape[1], len(here.u)
+    m, count = here.u.shape[1], last - first
     begin = 0
-    arrange(here.hessian, 0, begin, entries)
+    arrange(here.hessian[first:last], 0, begin, entries)
     begin += here.hessian.shape[1]
-    arrange(here.jacobian, 0, begin, entries)
+    arrange(here.jacobian[first:last], 0, begin, entries)
     begin += here.jacobian.shape[1]
-    arrange(equations.primal, 0, begin, entries)
+    arrange(equations.primal[first:last], 0, begin, entries)
     begin += m
-    lanes = entries.shape[1]
     for b in range(lanes):
-        n = min(b, count - 1)
+        n = min(first + b, last - 1)
         for i in range(equations.dual.shape[1]):
             entries[begin + i, b] = -equations.dual[n, i]
         for i in range(m):
             sides.right[plan.place[i], b] = equations.r[n, i]
         for i in range(equations.t.shape[1]):
             sides.right[plan.place[m + i], b] = equations.t[n, i]
-    factorise(plan, entries, room.factor, room.work)
-    solve(plan, entries, room.factor, sides, room.error, STEP_GOAL)
+    factorise(memory.kernels.factorise, (plan, entries, room.factor, room.work))
+    solve(memory.kernels.solve, (plan, entries, room.factor, sides, room.error, STEP_GOAL))
     for b in range(count):
+        n = first + b
         convex = room.factor.counts[0, b] + room.factor.counts[2, b] == m
-        step.good[b] = convex and room.error[b] <= solved
-        step.room[b] = 1.0 if convex else 0.0
+        step.good[n] = convex and room.error[b] <= solved
+        step.room[n] = 1.0 if convex else 0.0
         for i in range(m):
-            step.z[b, i] = sides.x[plan.place[i], b]
+            step.z[n, i] = sides.x[plan.place[i], b]
         for i in range(equations.t.shape[1]):
-            step.s[b, i] = sides.x[plan.place[m + i], b]
+            step.s[n, i] = sides.x[plan.place[m + i], b]
 
 
 @inner
-def _solve(memory: Memory, room: Room, x: Lanes, solved: float) -> None:
-    """The steps; sparse if there is a plan for that."""
-    if len(memory.plan.place):
-        _solve_sparse(memory.plan, room, x.here, x.equations, x.step, solved)
-    else:
-        solve_dense(x.here, x.equations, x.step, memory.scratch)
-
-
-@inner
-def _shift_sparse(places: Places, memory: Memory, room: Room, x: Lanes, solved: float) -> None:
-    """Where H is not positive definite along the constraints, a shift that makes it so, and the step with that."""
-    for _ in range(SHIFTS):
-        more = False
-        for n in range(len(x.here.u)):
-            if not x.step.room[n] > 0 and x.here.shift[n] < LARGEST_SHIFT:
-                shift_more(places, x.here, n, x.equations, memory.scratch)
-                more = True
-        if not more:
-            return
-        _solve_sparse(memory.plan, room, x.here, x.equations, x.step, solved)
-
-
-@inner
-def _evaluate(functions: Functions, own: Floats, trial: Trial, outputs: Floats, registers: Floats) -> Found:
+def _evaluate(functions: Functions, memory: Memory, own: Floats, trial: Trial, begin: int, end: int) -> Found:
     """Values and derivatives at the trial points."""
-    count, program = len(trial.u), functions.program
-    for n in range(count):
+    count, program, outputs = end - begin, functions.program, memory.outputs
+    for n in range(begin, end):
         if functions.at_u >= 0:
             copy(own[n, functions.at_u :], trial.u[n])
         if functions.at_multipliers >= 0:
             copy(own[n, functions.at_multipliers :], trial.multipliers[n])
-    run(program, own, functions.shared, outputs, registers)
+    run_groups(program, functions.kernel, own[begin:end], functions.shared, outputs, memory.registers)
     at, n = program.offsets, count
     return Found(
         outputs[: at[1] * n],
@@ -313,71 +336,79 @@ def _go_on(here: Here, changed: Changed, trial: Trial, there: There, n: int) -> 
 
 
 @inner
-def _try(places: Places, limits: Limits, functions: Functions, memory: Memory, x: Lanes, share: float) -> None:
-    """See where the steps lead."""
-    move(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, share, memory.scratch)
-    found = _evaluate(functions, x.own, x.trial, memory.outputs, memory.registers)
-    judge(places, x.here, found, x.changed, x.trial, x.there)
-
-
-@inner
-def _correct(places: Places, limits: Limits, memory: Memory, room: Room, x: Lanes, solved: float) -> None:
-    """The step of one problem with what its constraints came to along the first one made up for."""
-    here, k, p = x.here, x.here.y.shape[1], x.here.y.shape[1] - x.here.s.shape[1]
-    # The slacks of the step alone:
-    move(places, here, limits, x.changed.barrier, x.equations, x.step, x.trial, 1.0, memory.scratch)
-    for i in range(k):
-        before, after = here.values[0, i], x.there.values[0, i]
-        if i >= p:
-            before, after = before + here.s[0, i - p], after + x.trial.s[0, i - p]
-        total = x.trial.length[0] * before + (after if np.isfinite(after) else 0.0)
-        x.equations.t[0, i] += before - total
-    _solve(memory, room, x, solved)
-
-
-@inner
-def _search(
-    places: Places, limits: Limits, functions: Functions, memory: Memory, room: Room, x: Lanes, solved: float
-) -> None:
-    """Where a step of one problem is no progress: corrected, or shortened, until it is."""
-    m, k, good, left, share = x.here.u.shape[1], x.here.y.shape[1], x.step.good[0], x.step.room[0], 1.0
-    if k:
-        z, s = memory.step[:m], memory.step[m:]
-        copy(z, x.step.z[0])
-        copy(s, x.step.s[0])
-        _correct(places, limits, memory, room, x, solved)
-        _try(places, limits, functions, memory, x, share)
-        copy(x.step.z[0], z)
-        copy(x.step.s[0], s)
-        x.step.good[0], x.step.room[0] = good, left
-    for _ in range(BACKTRACKS):
-        if x.there.accepted[0]:
-            return
-        share /= 2
-        _try(places, limits, functions, memory, x, share)
-
-
-@inner
-def _regularise_dense(
+def _try(
     places: Places,
     limits: Limits,
     functions: Functions,
     memory: Memory,
-    room: Room,
     x: Lanes,
-    kept: Kept,
-    solved: float,
+    begin: int,
+    end: int,
+    share: float,
+) -> None:
+    """See where the steps lead, of the problems from the one to before the other."""
+    scratch = memory.scratch
+    move_some(places, x.here, limits, x.changed.barrier, x.equations, x.step, x.trial, share, scratch, begin, end)
+    found = _evaluate(functions, memory, x.own, x.trial, begin, end)
+    judge_some(places, x.here, found, x.changed, x.trial, x.there, begin, end)
+
+
+@inner
+def _correct(places: Places, limits: Limits, memory: Memory, x: Lanes, n: int, solved: float) -> None:
+    """The step of one problem with what its constraints came to along the first one made up for."""
+    here, k, p = x.here, x.here.y.shape[1], x.here.y.shape[1] - x.here.s.shape[1]
+    # The slacks of the step alone:
+    move_some(places, here, limits, x.changed.barrier, x.equations, x.step, x.trial, 1.0, memory.scratch, n, n + 1)
+    for i in range(k):
+        before, after = here.values[n, i], x.there.values[n, i]
+        if i >= p:
+            before, after = before + here.s[n, i - p], after + x.trial.s[n, i - p]
+        total = x.trial.length[n] * before + (after if np.isfinite(after) else 0.0)
+        x.equations.t[n, i] += before - total
+    find_steps(memory.find, (places, memory, here, x.equations, x.step, n, n + 1, False, solved))
+
+
+@inner
+def _search(
+    places: Places, limits: Limits, functions: Functions, memory: Memory, x: Lanes, n: int, solved: float
+) -> None:
+    """Where a step of one problem is no progress: corrected, or shortened, until it is."""
+    m, k, good, left, share = x.here.u.shape[1], x.here.y.shape[1], x.step.good[n], x.step.room[n], 1.0
+    if k:
+        z, s = memory.step[:m], memory.step[m:]
+        copy(z, x.step.z[n])
+        copy(s, x.step.s[n])
+        _correct(places, limits, memory, x, n, solved)
+        _try(places, limits, functions, memory, x, n, n + 1, share)
+        copy(x.step.z[n], z)
+        copy(x.step.s[n], s)
+        x.step.good[n], x.step.room[n] = good, left
+    for _ in range(BACKTRACKS):
+        if x.there.accepted[n]:
+            return
+        share /= 2
+        _try(places, limits, functions, memory, x, n, n + 1, share)
+
+
+@inner
+def _mend_dense(
+    places: Places, limits: Limits, functions: Functions, memory: Memory, x: Lanes, n: int, solved: float
 ) -> None:
     """Where H of one problem is not positive definite along the constraints: a step with one that is."""
-    if not regularise(places, x.here, 0, limits, x.changed.barrier[0], x.equations, x.step, kept, memory.scratch):
+    mend(
+        memory.mend,
+        (places, x.here, limits, x.changed.barrier, x.equations, x.step, memory.kept, memory.scratch, n),
+    )
+    if not x.step.good[n]:
         return
-    _try(places, limits, functions, memory, x, 1.0)
-    if not (x.there.accepted[0] or x.trial.solved[0]):
-        _search(places, limits, functions, memory, room, x, solved)
-    copy(x.here.hessian[0], kept.hessian)
-    x.there.shift[0] = x.here.shift[0]  # it has just been needed
-    if not x.there.accepted[0]:
-        put_back(x.here, 0, kept)
+    _try(places, limits, functions, memory, x, n, n + 1, 1.0)
+    if not (x.there.accepted[n] or x.trial.solved[n]):
+        _search(places, limits, functions, memory, x, n, solved)
+    kept = kept_in(memory.kept, x.here.u.shape[1])
+    copy(x.here.hessian[n], kept.hessian)
+    x.there.shift[n] = x.here.shift[n]  # it has just been needed
+    if not x.there.accepted[n]:
+        put_back(x.here, n, kept)
 
 
 @inner
@@ -421,8 +452,9 @@ def iterate(
     total, sparse = len(batch.own), len(memory.plan.place) > 0
     who, turns = memory.counts[2], memory.counts[3]
     lanes = _lanes_in(batch, memory.lanes, memory.counts, memory.flags, size)
-    room = room_in(memory.plan, memory.numbers, memory.where, np.int64((1 if size == 1 else LANES) if sparse else 0))
-    count, waiting = np.int64(0), np.int64(0)  # of one type throughout: each type of a place is compiled by itself
+    # Of one type throughout: the constant has its own, and each type of a place is compiled by itself.
+    zero = np.int64(0)
+    count, waiting = zero, zero
     while True:
         while count < size and waiting < total:  # lanes are filled
             if progress.running[waiting]:
@@ -433,21 +465,21 @@ def iterate(
             waiting += 1
         if not count:
             return
-        x = _between(lanes, 0, count)
-        prepare(places, x.here, limits, x.changed, x.equations, memory.scratch)
-        _solve(memory, room, x, solved)
+        prepare_some(places, lanes.here, limits, lanes.changed, lanes.equations, memory.scratch, zero, count)
+        find_steps(memory.find, (places, memory, lanes.here, lanes.equations, lanes.step, zero, count, True, solved))
         if sparse:
-            _shift_sparse(places, memory, room, x, solved)
-        _try(places, limits, functions, memory, x, 1.0)
+            for i in range(count):
+                progress.doubtful[who[i]] = lanes.here.shift[i] > 0
+        _try(places, limits, functions, memory, lanes, zero, count, 1.0)
         for i in range(count):
-            refused = x.step.good[i] and not (x.there.accepted[i] or x.trial.solved[i])
-            if refused and progress.hopeful[who[i]] and (x.here.shift[i] == 0 or not sparse):
-                _search(places, limits, functions, memory, room, _between(lanes, i, i + 1), solved)
-                x.there.shift[i] = x.here.shift[i]  # which is not made smaller after such a step
-            elif len(memory.kept) and progress.hopeful[who[i]] and not x.step.room[i] > 0:
-                one, kept = _between(lanes, i, i + 1), kept_in(memory.kept, x.here.u.shape[1])
-                _regularise_dense(places, limits, functions, memory, room, one, kept, solved)
-            progress.doubtful[who[i]] = x.here.shift[i] > 0
+            hopeful = progress.hopeful[who[i]]
+            refused = lanes.step.good[i] and not (lanes.there.accepted[i] or lanes.trial.solved[i])
+            if refused and hopeful and (lanes.here.shift[i] == 0 or not sparse):
+                _search(places, limits, functions, memory, lanes, i, solved)
+                lanes.there.shift[i] = lanes.here.shift[i]  # which is not made smaller after such a step
+            elif memory.mend and hopeful and not lanes.step.room[i] > 0:
+                _mend_dense(places, limits, functions, memory, lanes, i, solved)
+                progress.doubtful[who[i]] = lanes.here.shift[i] > 0
         n = np.int64(0)
         while n < count:
             g = who[n]

@@ -524,8 +524,8 @@ BOUNDARY = [
     ),
     Mutant(
         "declarative/solvers/newton_loop.py",
-        "            _shift_sparse(places, memory, room, x, solved)\n",
-        "",
+        "range(SHIFTS if shifted else 0)",
+        "range(0)",
         "an indefinite sparse problem is left to Python",
         ("library/test_newton.py::test_an_indefinite_sparse_problem_is_shifted_without_python",),
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import Floats, inner, woven
+from ..machine import Floats, by_address, inner, separate, woven
 from ..vector import LANES, all_less, broad, load, size_of, store, where_less
 from .lanes import Factor, Plan, Work
 from .pivots import PIVOT, REPLACED, SMALLEST
@@ -36,17 +36,9 @@ def arrange(part: Floats, group: int, begin: int, entries: Floats) -> None:
             entries[begin + e, b] = part[problem, e]
 
 
-@inner
-def factorise(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
-    """L and D^-1 of one group, from the entries of K (entries, lanes)."""
-    if entries.shape[1] == 1:
-        _factorise(plan, entries, factor, work, 1)
-    else:
-        _factorise(plan, entries, factor, work, LANES)
-
-
 @woven
 def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
+    """L and D^-1 of one group, from the entries of K (entries, lanes)."""
     _spread(plan, entries, factor, work, lanes)
     lower, below = factor.lower, work.below
     j = np.int64(0)  # of one type throughout: zero by itself has its own, for which all would be compiled again
@@ -260,3 +252,23 @@ def _replacement(plan: Plan, j: int, b: int, work: Work) -> float:
     for p in range(plan.starts[j], plan.starts[j + 1]):
         beside += abs(work.below[p, b])
     return REPLACED * beside
+
+
+def _examples() -> tuple[Any, ...]:
+    rows = np.empty((0, 1))
+    return Plan.none(), rows, Factor(rows, rows, rows, rows), Work(rows, rows, np.empty(0, np.uint32))
+
+
+@separate(_examples)
+def factorise_alone(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
+    """One problem."""
+    _factorise(plan, entries, factor, work, 1)
+
+
+@separate(_examples)
+def factorise_beside(plan: Plan, entries: Floats, factor: Factor, work: Work) -> None:
+    """Problems side by side."""
+    _factorise(plan, entries, factor, work, LANES)
+
+
+factorise = by_address(_examples)

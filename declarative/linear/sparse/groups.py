@@ -18,7 +18,7 @@ from ..vector import LANES
 from .elimination import arrange, factorise
 from .lanes import Factor, Parts, Plan, Rows, Work
 from .pivots import GOAL
-from .substitution import load_right, solve, store_solution
+from .substitution import Kernels, load_right, solve, store_solution
 from .symbolic import Symbolic
 
 
@@ -44,7 +44,8 @@ class Groups:
         cut = _Cut(buffer, lanes)
         rows, error = Rows(*[cut(count) for count in (*[size] * 5, 2)]), cut(1)[0]
         found, errors = torch.empty_like(right), np.zeros((groups, lanes))
-        _solve_all(self.plan, self.entries, self.factors, rows, right.numpy(), found.numpy(), error, errors)
+        kernels = Kernels.of(lanes)
+        _solve_all(self.plan, kernels, self.entries, self.factors, rows, right.numpy(), found.numpy(), error, errors)
         self.memory.give_back(buffer)
         return found, torch.from_numpy(errors).flatten()[: self.batch]
 
@@ -81,7 +82,8 @@ def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tupl
         cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill, 4)
     )
     factors = Factor(*parts_of_factor)
-    _factorise_all(plan, Parts(*(part.contiguous().numpy() for part in parts)), entries, factors, work)
+    kernels, arrays = Kernels.of(lanes), Parts(*(part.contiguous().numpy() for part in parts))
+    _factorise_all(plan, kernels, arrays, entries, factors, work)
     result = Groups(plan, memory, batch, entries, factors)
     weakref.finalize(result, memory.give_back, buffer).atexit = False
     return result
@@ -104,18 +106,19 @@ def _group(factors: Factor, group: int) -> Factor:
 
 
 @compiled
-def _factorise_all(plan: Plan, parts: Parts, entries: Floats, factors: Factor, work: Work) -> None:
+def _factorise_all(plan: Plan, kernels: Kernels, parts: Parts, entries: Floats, factors: Factor, work: Work) -> None:
     for group in range(len(entries)):
         begin = 0
         for part in parts:
             arrange(part, group, begin, entries[group])
             begin += part.shape[1]
-        factorise(plan, entries[group], _group(factors, group), work)
+        factorise(kernels.factorise, (plan, entries[group], _group(factors, group), work))
 
 
 @compiled
 def _solve_all(
     plan: Plan,
+    kernels: Kernels,
     entries: Floats,
     factors: Factor,
     rows: Rows,
@@ -129,7 +132,7 @@ def _solve_all(
         factor = _group(factors, group)
         for i in range(right.shape[2]):
             load_right(right, i, plan.place, group, rows.right)
-            solve(plan, entries[group], factor, rows, error, GOAL)
+            solve(kernels.solve, (plan, entries[group], factor, rows, error, GOAL))
             store_solution(rows.x, plan.place, group, i, found)
             for b in range(len(error)):
                 errors[group, b] = max(errors[group, b], error[b])

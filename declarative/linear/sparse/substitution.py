@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..machine import Floats, inner, woven
+from ..machine import Floats, address_of, by_address, inner, separate, woven
 from ..vector import LANES, broad, load, size_of, store, where_less
+from .elimination import factorise_alone, factorise_beside
 from .lanes import Factor, Indices, Plan, Rows
 from .pivots import CORRECTIONS, FADED, SMALLEST
 
@@ -145,17 +146,9 @@ def _accept(rows: Rows, now: Any, error: Floats, goal: float, lanes: int) -> boo
     return going
 
 
-@inner
-def solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float) -> None:
-    """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
-    if entries.shape[1] == 1:
-        _solve(plan, entries, factor, rows, error, goal, 1)
-    else:
-        _solve(plan, entries, factor, rows, error, goal, LANES)
-
-
 @woven
 def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float, lanes: int) -> None:
+    """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
     for i in range(len(rows.right)):
         store(rows.residual, i, load(rows.right, i, lanes), lanes)
         store(rows.x, i, broad(0.0, lanes), lanes)
@@ -166,3 +159,42 @@ def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Float
         _try(plan, entries, rows, lanes)
         if not _accept(rows, _measured(plan, rows, lanes), error, goal, lanes):
             break
+
+
+def _examples() -> tuple[Any, ...]:
+    rows = np.empty((0, 1))
+    return Plan.none(), rows, Factor(*[rows] * 4), Rows(*[rows] * 6), np.empty(0), 0.0
+
+
+@separate(_examples)
+def solve_alone(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float) -> None:
+    """One problem."""
+    _solve(plan, entries, factor, rows, error, goal, 1)
+
+
+@separate(_examples)
+def solve_beside(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float) -> None:
+    """Problems side by side."""
+    _solve(plan, entries, factor, rows, error, goal, LANES)
+
+
+solve = by_address(_examples)
+
+
+class Kernels(NamedTuple):
+    """Where the machine code is for as many problems side by side as there are; zero: nowhere."""
+
+    factorise: int
+    solve: int
+
+    @classmethod
+    def none(cls) -> Kernels:
+        """For what needs none."""
+        return cls(0, 0)
+
+    @classmethod
+    def of(cls, lanes: int) -> Kernels:
+        """For one problem or several."""
+        if lanes == 1:
+            return cls(address_of(factorise_alone), address_of(solve_alone))
+        return cls(address_of(factorise_beside), address_of(solve_beside))

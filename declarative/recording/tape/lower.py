@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ...linear.dense_kernel import LARGEST
 from ...linear.machine import Floats
 from ...linear.sparse.layout import analysis_of
+from ...linear.vector import LANES
 from ...torchside import is_fixed
 from ..trace import LITERALS, RESHAPED_IN_PLACE, STATED, Trace, trace
 from . import machine
@@ -67,9 +68,9 @@ class Tape:
         """Whether the operations of torch would take longer for so many problems: but for products of matrices."""
         return max(count, 4) <= self._most
 
-    def for_one(self, tensors: Sequence[Tensor | None]) -> Any:
-        """The outputs of one problem."""
-        return pytree.tree_unflatten(list(self._run(tensors, 1)), self.structure)
+    def for_one(self, tensors: Sequence[Tensor | None], alone: bool) -> Any:
+        """The outputs of one problem, by the kernel for one alone, or for several."""
+        return pytree.tree_unflatten(list(self._run(tensors, 1, alone)), self.structure)
 
     def is_current(self) -> bool:
         """Whether the captured tensors still have the shapes that were recorded, and whole numbers their values."""
@@ -79,12 +80,12 @@ class Tape:
 
     def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
         """The outputs of so many problems."""
-        found = self._run(tensors, count)
+        found = self._run(tensors, count, count == 1)
         return found if self._tuple else pytree.tree_unflatten(list(found), self.structure)
 
-    def _run(self, tensors: Sequence[Tensor | None], count: int) -> Outputs:
+    def _run(self, tensors: Sequence[Tensor | None], count: int, alone: bool) -> Outputs:
         flat = np.empty(count * self._parts[-1][2] if self._parts else 0)
-        execute(self.program, self.systems, *self.inputs(tensors, count), flat)
+        execute(self.program, self.systems, *self.inputs(tensors, count), flat, 1 if alone else LANES)
         return Outputs(flat, count, self._parts)
 
     def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats]:

@@ -9,15 +9,15 @@ entries, and one that writes its solution.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats, allocating, compiled, inner, woven
+from ...linear.machine import Floats, address_of, allocating, by_address, compiled, inner, separate, woven
 from ...linear.sparse.lanes import Indices
 from ...linear.vector import LANES, broad, load, store
-from .systems import Systems, memory_in, room_for, solve_in_registers
+from .systems import Solver, Systems, room_for, solve_in_registers
 
 Registers = NDArray[np.int64]
 
@@ -282,47 +282,72 @@ def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats,
                 outputs[place + j * (last - first) + i - first] = r[register + j]
 
 
-@inner
-def perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> None:
-    """Some of the runs."""
-    if lanes == 1:  # which the compiler then knows
-        _perform(program, r, first, last, 1)
-    else:
-        _perform(program, r, first, last, LANES)
+@woven
+def _advance(
+    program: Program,
+    own: Floats,
+    shared: Floats,
+    outputs: Floats,
+    r: Floats,
+    begin: int,
+    first: int,
+    last: int,
+    lanes: int,
+) -> None:
+    if first == 0:
+        _load(program, own, shared, begin, r, lanes)
+    _perform(program, r, first, last, lanes)
+    if last == len(program.kinds):
+        _store(program, r, len(own), begin, outputs, lanes)
+
+
+def _examples() -> tuple[Any, ...]:
+    numbers, places = np.empty(0), np.empty(0, np.int64)
+    program = Program(
+        places, places, places, places, places, places, 0, numbers, places, places, places, places
+    )  # fmt: skip
+    return program, np.empty((0, 0)), numbers, numbers, numbers, 0, 0, 0
+
+
+@separate(_examples)
+def advance_alone(
+    program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats, begin: int, first: int, last: int
+) -> None:
+    """Some of the runs for the problem ``begin``; before the first it is read, and after the last it is written."""
+    _advance(program, own, shared, outputs, r, begin, first, last, 1)
+
+
+@separate(_examples)
+def advance_beside(
+    program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats, begin: int, first: int, last: int
+) -> None:
+    """The same for problems side by side, from that one on; what all share is read for the first of them."""
+    _advance(program, own, shared, outputs, r, begin, first, last, LANES)
+
+
+advance = by_address(_examples)
 
 
 @inner
-def load_group(program: Program, own: Floats, shared: Floats, begin: int, r: Floats, lanes: int) -> None:
-    """What the problems from ``begin`` on read; what all share is read for the first of them."""
-    if lanes == 1:
-        _load(program, own, shared, begin, r, 1)
-    else:
-        _load(program, own, shared, begin, r, LANES)
-
-
-@inner
-def store_group(program: Program, r: Floats, count: int, begin: int, outputs: Floats, lanes: int) -> None:
-    """And what they write."""
-    if lanes == 1:
-        _store(program, r, count, begin, outputs, 1)
-    else:
-        _store(program, r, count, begin, outputs, LANES)
+def run_groups(program: Program, kernel: int, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
+    """A program without systems, for problems alone or side by side, by the kernel for so many."""
+    lanes = len(r) // max(program.size, 1)
+    for begin in range(0, len(own), lanes):
+        advance(kernel, (program, own, shared, outputs, r, begin, 0, len(program.kinds)))
 
 
 @compiled
-def run(program: Program, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
-    """A program without systems, for problems alone or side by side."""
-    first, lanes = np.int64(0), len(r) // max(program.size, 1)
-    for begin in range(0, len(own), lanes):
-        load_group(program, own, shared, begin, r, lanes)
-        perform(program, r, first, len(program.kinds), lanes)
-        store_group(program, r, len(own), begin, outputs, lanes)
+def run(program: Program, kernel: int, own: Floats, shared: Floats, outputs: Floats, r: Floats) -> None:
+    """The same, called from Python."""
+    run_groups(program, kernel, own, shared, outputs, r)
 
 
 @compiled
 def run_with_systems(
     program: Program,
+    kernel: int,
     systems: Systems,
+    solver: Solver,
     own: Floats,
     shared: Floats,
     outputs: Floats,
@@ -331,32 +356,36 @@ def run_with_systems(
     where: Indices,
 ) -> None:
     """The same for a program that solves systems."""
-    lanes = len(r) // max(program.size, 1)
-    memory = memory_in(systems, numbers, where, lanes)
+    lanes, runs = len(r) // max(program.size, 1), len(program.kinds)
     for begin in range(0, len(own), lanes):
-        load_group(program, own, shared, begin, r, lanes)
-        first = np.int64(0)
-        while first < len(program.kinds):
+        first = 0
+        while first <= runs:
             last = first
-            while last < len(program.kinds) and program.kinds[last] != READ:
+            while last < runs and program.kinds[last] != READ:
                 last += 1
-            perform(program, r, first, last, lanes)
-            first = last
-            if last < len(program.kinds):
+            advance(kernel, (program, own, shared, outputs, r, begin, first, last))
+            if last < runs:
                 begins = program.ends[last - 1] if last else 0
                 middle, end = program.ends[last], program.ends[last + 1]
-                reads, writes = program.a[begins:middle], program.d[middle:end]
-                solve_in_registers(systems, memory, r, reads, writes, lanes, len(own) - begin)
-                first += 2
-        store_group(program, r, len(own), begin, outputs, lanes)
+                reads, writes, count = program.a[begins:middle], program.d[middle:end], len(own) - begin
+                solve_in_registers(solver.kernel, (systems, solver, numbers, where, r, reads, writes, lanes, count))
+                last += 1
+            first = last + 1
 
 
-def registers_for(program: Program, count: int) -> Floats:
-    """Those that so many problems need."""
-    return np.empty(max(program.size, 1) * (1 if count == 1 else LANES))
+def registers_for(program: Program, lanes: int) -> Floats:
+    """Those that one problem needs, or several side by side."""
+    return np.empty(max(program.size, 1) * lanes)
 
 
-def execute(program: Program, systems: Systems | None, own: Floats, shared: Floats, outputs: Floats) -> None:
+def kernel_for(lanes: int) -> int:
+    """Where the machine code for so many side by side is."""
+    return address_of(advance_alone if lanes == 1 else advance_beside)
+
+
+def execute(
+    program: Program, systems: Systems | None, own: Floats, shared: Floats, outputs: Floats, lanes: int
+) -> None:
     """Run a program.
 
     Args:
@@ -365,9 +394,11 @@ def execute(program: Program, systems: Systems | None, own: Floats, shared: Floa
         own: each problem's inputs, (batch, entries).
         shared: those of all, (entries,).
         outputs: where to write: one output after the other, each (batch, entries), flat.
+        lanes: how many problems are worked on side by side: 1 or ``LANES``, which need not be as many.
     """
-    r = registers_for(program, len(own))
+    r, kernel = registers_for(program, lanes), kernel_for(lanes)
     if systems is None:
-        run(program, own, shared, outputs, r)
+        run(program, kernel, own, shared, outputs, r)
     else:
-        run_with_systems(program, systems, own, shared, outputs, r, *room_for(systems, 1 if len(own) == 1 else LANES))
+        solver, room = Solver.of(systems, lanes), room_for(systems, lanes)
+        run_with_systems(program, kernel, systems, solver, own, shared, outputs, r, *room)

@@ -7,18 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.dense_kernel import Room as DenseRoom
 from ...linear.dense_kernel import room_in as dense_room
 from ...linear.dense_kernel import room_size as dense_size
-from ...linear.dense_kernel import solve_active
-from ...linear.machine import Floats, inner
+from ...linear.dense_kernel import solve_active, solve_one_active
+from ...linear.machine import Floats, address_of, by_address, separate
 from ...linear.sparse.elimination import factorise
 from ...linear.sparse.lanes import Indices, Plan
-from ...linear.sparse.lanes import Room as SparseRoom
 from ...linear.sparse.lanes import room_in as sparse_room
 from ...linear.sparse.lanes import room_size as sparse_size
 from ...linear.sparse.pivots import GOAL, LOST
-from ...linear.sparse.substitution import solve
+from ...linear.sparse.substitution import Kernels, solve
 
 Registers = NDArray[np.int64]
 
@@ -36,11 +34,19 @@ class Systems(NamedTuple):
         return cls(Plan.none(), m, k)
 
 
-class Memory(NamedTuple):
-    """For one system in each lane, or for one after the other."""
+class Solver(NamedTuple):
+    """Where the machine code is that solves them."""
 
-    sparse: SparseRoom
-    dense: DenseRoom
+    kernel: int  # for systems in registers, dense or sparse
+    sparse: Kernels
+    dense: int  # for one of them
+
+    @classmethod
+    def of(cls, systems: Systems, lanes: int) -> Solver:
+        """For one problem or several; zero: for what these do not need."""
+        if len(systems.plan.place):
+            return cls(address_of(solve_sparse), Kernels.of(lanes), 0)
+        return cls(address_of(solve_dense), Kernels.none(), address_of(solve_one_active))
 
 
 def room_for(systems: Systems | None, lanes: int) -> tuple[Floats, Indices]:
@@ -53,28 +59,30 @@ def room_for(systems: Systems | None, lanes: int) -> tuple[Floats, Indices]:
     )
 
 
-@inner
-def memory_in(systems: Systems, numbers: Floats, where: Indices, lanes: int) -> Memory:
-    """The memory, in these buffers."""
-    if len(systems.plan.place):
-        return Memory(sparse_room(systems.plan, numbers, where, lanes), dense_room(numbers, 0, 0))
-    return Memory(sparse_room(systems.plan, numbers[:0], where, 0), dense_room(numbers, systems.m, systems.k))
+def _examples() -> tuple[Any, ...]:
+    numbers, places = np.empty(0), np.empty(0, np.int64)
+    solver = Solver(0, Kernels.none(), 0)
+    return Systems.dense(0, 0), solver, numbers, np.empty(0, np.uint32), numbers, places, places, 0, 0
 
 
-@inner
-def solve_in_registers(
-    systems: Systems, memory: Memory, r: Floats, reads: Registers, writes: Registers, lanes: int, count: int
+solve_in_registers = by_address(_examples)
+
+
+@separate(_examples)
+def solve_sparse(
+    systems: Systems,
+    solver: Solver,
+    numbers: Floats,
+    where: Indices,
+    r: Floats,
+    reads: Registers,
+    writes: Registers,
+    lanes: int,
+    _: int,
 ) -> None:
-    """Solve the systems of all lanes, or of the first ones, which so many problems are in."""
-    if len(systems.plan.place):
-        _solve_sparse(systems.plan, memory.sparse, r, reads, writes, lanes)
-    else:
-        _solve_dense(systems.m, systems.k, memory.dense, r, reads, writes, lanes, count)
-
-
-@inner
-def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int) -> None:
     """Reads the entries of the matrix and the right-hand side; writes the solution and what the layout says of it."""
+    plan, kernels = systems.plan, solver.sparse
+    room = sparse_room(plan, numbers, where, lanes)
     entries, sides, size, count = room.entries, room.rows, len(plan.place), len(plan.slots)
     for e in range(count):
         for b in range(lanes):
@@ -82,8 +90,8 @@ def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, wri
     for i in range(size):
         for b in range(lanes):
             sides.right[plan.place[i], b] = r[reads[count + i] * lanes + b]
-    factorise(plan, entries, room.factor, room.work)
-    solve(plan, entries, room.factor, sides, room.error, GOAL)
+    factorise(kernels.factorise, (plan, entries, room.factor, room.work))
+    solve(kernels.solve, (plan, entries, room.factor, sides, room.error, GOAL))
     unknowns, regular = 0, True
     for i in range(size):
         unknowns += 0 if plan.is_constraint[i] else 1
@@ -99,17 +107,30 @@ def _solve_sparse(plan: Plan, room: SparseRoom, r: Floats, reads: Registers, wri
         for i in range(size):
             for b in range(lanes):
                 sides.right[i, b] = 0.5 + (0.6180339887 * (i + 1)) % 1.0
-        solve(plan, entries, room.factor, sides, room.error, GOAL)
+        solve(kernels.solve, (plan, entries, room.factor, sides, room.error, GOAL))
         for b in range(lanes):
             alike = room.factor.counts[0, b] + room.factor.counts[1, b] == size
             r[writes[size + 2] * lanes + b] = 1.0 if alike or room.error[b] <= LOST else 0.0
 
 
-@inner
-def _solve_dense(
-    m: int, k: int, room: DenseRoom, r: Floats, reads: Registers, writes: Registers, lanes: int, count: int
+@separate(_examples)
+def solve_dense(
+    systems: Systems,
+    solver: Solver,
+    numbers: Floats,
+    _: Indices,
+    r: Floats,
+    reads: Registers,
+    writes: Registers,
+    lanes: int,
+    count: int,
 ) -> None:
-    """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted."""
+    """Reads H, A, what is active, and the right-hand side; writes the solution and whether it is to be trusted.
+
+    Of the problems in the lanes there are only so many.
+    """
+    m, k = systems.m, systems.k
+    room = dense_room(numbers, m, k)
     for b in range(min(lanes, count)):
         i = 0
         for x in (room.hessian, room.jacobian):
@@ -121,12 +142,12 @@ def _solve_dense(
             for entry in range(len(y)):
                 y[entry] = r[reads[i] * lanes + b]
                 i += 1
-        trusted = solve_active(room)
+        solve_active(solver.dense, (room,))
         for a in range(m):
             r[writes[a] * lanes + b] = room.z[a]
         for a in range(k):
             r[writes[m + a] * lanes + b] = room.s[a]
-        r[writes[m + k] * lanes + b] = 1.0 if trusted else 0.0
+        r[writes[m + k] * lanes + b] = room.trusted[0]
 
 
 def same(one: Systems | None, other: Systems) -> bool:
