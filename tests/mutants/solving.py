@@ -346,7 +346,7 @@ VERDICT = [
     ),
     Mutant(
         "declarative/solvers/newton_loop.py",
-        "x.there.shift[0] = x.here.shift[0]  # it has just been needed",
+        "x.there.shift[n] = x.here.shift[n]  # it has just been needed",
         "pass",
         "what has just been needed is forgotten",
         ("library/test_tape.py::test_iterations_without_python_are_those_with",),
