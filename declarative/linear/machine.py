@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,18 @@ def _tell_of_compiling() -> None:
 
 
 if INSTALLED:
-    from . import numbaside
-
-    _tell_of_compiling()
+    try:
+        from . import numbaside
+    except (ImportError, AttributeError) as error:  # a Numba that differs inside
+        warnings.warn(
+            f"Numba {numba.__version__} is not one that kernels can be compiled with ({error}): all is done without "
+            "it, at a lower speed. The extra `accelerate` says which ones are.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        INSTALLED = False
+    else:
+        _tell_of_compiling()
 
 
 def stamp_of(folder: Path) -> str:
