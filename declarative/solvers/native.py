@@ -18,10 +18,10 @@ from ..linear.sparse.layout import SOLVED
 from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
 from ..linear.vector import LANES
 from ..problem import Batch
-from .newton_step import Model, Scales, State
+from .newton_step import BACKTRACKS, Model, Scales, State
 
 if TYPE_CHECKING:
-    from .newton_kernel import Changed, Equations, Here, Places, Step, There, Trial
+    from .newton_kernel import Changed, Equations, Here, Limits, Places, Step, There, Trial
     from .newton_loop import Functions, Lanes, Memory
 
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
@@ -54,35 +54,87 @@ class Native:
         self.there: There | None = None
         self.functions = self._functions()  # None: they are called, and Python is in every iteration
 
-    def iterate(self, limits: tuple[float, ...]) -> Any:  # (4, batch)
-        """One iteration from where it is; its flags are solved, factored, accepted, faint."""
+    def iterate(self, limits: tuple[float, ...], hopeful: Any = True) -> Any:  # (4, batch)
+        """One iteration from where it is; its flags are solved, factored, accepted, faint.
+
+        Steps that are no progress are corrected or shortened, of those problems that take ordinary ones (``hopeful``).
+        """
+        from .newton_kernel import Changed, Limits, prepare, scratch_for
+
+        here, within, before = self.here, Limits(*limits), self.here
+        changed = Changed(*_each(np.ndarray.copy, self.before))
+        scratch = scratch_for(here.u.shape[1], here.y.shape[1])
+        _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
+        prepare(self.places, here, within, changed, equations, scratch)
+        step = self._solved(here, equations, scratch)
+        unsteady = ~(step.room > 0)
+        if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
+            here = here._replace(hessian=here.hessian.copy(), shift=here.shift.copy(), weight=here.weight.copy())
+            self._mend(here, within, changed, equations, step, scratch)
+        lanes = self._lanes(here, changed, None)._replace(equations=equations, step=step, trial=trial, there=there)
+        self._try(self.batch, lanes, within, 1.0, scratch)
+        again = step.good & ~(there.accepted | trial.solved) & hopeful
+        again &= isinstance(self.layout, DenseLayout) | (here.shift == 0)
+        if again.any():
+            self._search(lanes, np.flatnonzero(again), within, scratch)
+        if here is not before:  # a shift has just been needed; what is refused is looked at again, as it was
+            there.shift[unsteady] = here.shift[unsteady]
+            for now, then in ((here.shift, before.shift), (here.weight, before.weight)):
+                now[~there.accepted] = then[~there.accepted]
+        self.here = here._replace(hessian=before.hessian)
+        self.changed, self.trial, self.there = changed, trial, there
+        return np.stack([trial.solved, step.good, there.accepted, ~(step.room > FAINT)])
+
+    def _mend(
+        self, here: Here, within: Limits, changed: Changed, equations: Equations, step: Step, scratch: Any
+    ) -> None:
+        """Steps with a positive definite H where it is not, which takes its place."""
         from ..linear.machine import address_of
         from .newton_curvature import kept_size, mend_all, mend_dense
-        from .newton_kernel import Changed, Found, Limits, judge, move, prepare, scratch_for
 
-        here, count, places, within = self.here, len(self.here.u), self.places, Limits(*limits)
-        changed = Changed(*_each(np.ndarray.copy, self.before))
-        _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
-        scratch = scratch_for(here.u.shape[1], here.y.shape[1])
-        prepare(places, here, within, changed, equations, scratch)
-        step = self._solved(equations, scratch)
-        before, unsteady = (here.shift, here.weight), ~(step.room > 0)
-        if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
-            self.here = here = here._replace(shift=before[0].copy(), weight=before[1].copy())
-            room = np.empty(kept_size(self.batch.m))
-            address = address_of(mend_dense)
-            mend_all(places, here, within, changed.barrier, equations, step, room, scratch, address)
-        move(places, here, within, changed.barrier, equations, step, trial, 1.0, scratch)
-        found = self.batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
+        room, address = np.empty(kept_size(self.batch.m)), address_of(mend_dense)
+        mend_all(self.places, here, within, changed.barrier, equations, step, room, scratch, address)
+
+    def _try(self, batch: Batch, x: Lanes, within: Limits, share: float, scratch: Any) -> None:
+        """See where the steps of these problems lead."""
+        from .newton_kernel import Found, judge, move
+
+        here, trial = x.here, x.trial
+        move(self.places, here, within, x.changed.barrier, x.equations, x.step, trial, share, scratch)
+        found = batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
         parts = _each(_array, (found.objective, found.gradient, found.values))
-        parts += [_array(x).reshape(count, -1) for x in (found.jacobian, found.curvature)]
-        judge(places, here, Found(*parts), changed, trial, there)
-        self.changed, self.trial, self.there = changed, trial, there
-        if here.shift is not before[0]:  # a shift has just been needed; what is refused is looked at again, as it was
-            there.shift[unsteady] = here.shift[unsteady]
-            for now, then in zip(here[8:10], before, strict=True):
-                now[~there.accepted] = then[~there.accepted]
-        return np.stack([trial.solved, step.good, there.accepted, ~(step.room > FAINT)])
+        parts += [_array(x).reshape(batch.size, -1) for x in (found.jacobian, found.curvature)]
+        judge(self.places, here, Found(*parts), x.changed, trial, x.there)
+
+    def _search(self, lanes: Lanes, rows: Any, within: Limits, scratch: Any) -> None:
+        """Steps of these problems that are no progress: corrected, or shortened, until they are."""
+        x = _taken(lanes, rows)
+        batch = self.batch.select(torch.from_numpy(rows))
+        if x.here.y.shape[1]:
+            self._try(batch, self._corrected(x, within, scratch), within, 1.0, scratch)
+        for tried in range(BACKTRACKS):
+            left = np.flatnonzero(~x.there.accepted)
+            if not len(left):
+                break
+            part = _taken(x, left)
+            self._try(batch.select(torch.from_numpy(left)), part, within, 0.5 ** (tried + 1), scratch)
+            _put(x, left, part)
+        x.there.shift[:] = x.here.shift  # which is not made smaller after such a step
+        _put(lanes, rows, x)
+
+    def _corrected(self, x: Lanes, within: Limits, scratch: Any) -> Lanes:
+        """The steps with what the constraints came to along the first ones made up for."""
+        from .newton_kernel import move
+
+        here, q = x.here, x.here.s.shape[1]
+        move(self.places, here, within, x.changed.barrier, x.equations, x.step, x.trial, 1.0, scratch)
+        before, after = here.values.copy(), x.there.values.copy()
+        if q:  # with the slacks of the step alone
+            before[:, -q:] += here.s
+            after[:, -q:] += x.trial.s
+        total = x.trial.length[:, None] * before + np.where(np.isfinite(after), after, 0.0)
+        equations = x.equations._replace(t=x.equations.t + before - total)
+        return x._replace(equations=equations, step=self._solved(here, equations, scratch))
 
     def iterate_on(self, limits: tuple[float, ...], most: int, sure: bool, fates: Fates) -> Any:  # (4, batch)
         """Iterations for as long as they go as hoped, at most so many; what they were is written into the fates."""
@@ -133,10 +185,9 @@ class Native:
         kernel = kernel_for(1 if len(u) == 1 else LANES)
         return Functions(ready.program, kernel, own, shared, ready.begin_of(0), ready.begin_of(1))
 
-    def _solved(self, equations: Equations, scratch: Any) -> Step:
+    def _solved(self, here: Here, equations: Equations, scratch: Any) -> Step:
         from .newton_kernel import Step, solve_dense
 
-        here = self.here
         if isinstance(self.layout, DenseLayout) and here.u.shape[1] <= LARGEST:
             step = Step(
                 np.empty_like(here.u), np.empty_like(here.y), np.empty(len(here.u), bool), np.empty(len(here.u))
@@ -144,7 +195,9 @@ class Native:
             solve_dense(here, equations, step, scratch)
             return step
         primal, dual, r, t, _ = _each(_tensor, equations)
-        jacobian, hessian = (_tensor(x).view(shape) for x, shape in zip(here[3:5], self.shapes, strict=True))
+        jacobian, hessian = (
+            _tensor(x).view(len(x), *shape[1:]) for x, shape in zip(here[3:5], self.shapes, strict=True)
+        )
         p = here.y.shape[1] - here.s.shape[1]
         found = self.layout.solve_kkt(hessian, jacobian, primal, dual, p, (r, t), _tensor(here.weight))
         good = found.convex & found.independent
@@ -238,6 +291,21 @@ def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> M
         address_of(mend_dense) if mended else 0,
         np.empty(kept_size(m) if mended else 0),
     )
+
+
+def _taken(x: Lanes, rows: Any) -> Lanes:
+    """The problems at these places, with arrays of their own."""
+    from .newton_loop import Lanes
+
+    parts: list[Any] = [type(part)(*(array[rows] for array in part)) for part in x[:6]]
+    return Lanes(*[*parts, x.own])
+
+
+def _put(x: Lanes, rows: Any, part: Lanes) -> None:
+    """Where these problems have come to."""
+    for to, given in ((x.trial, part.trial), (x.there, part.there)):
+        for array, new in zip(to, given, strict=True):
+            array[rows] = new
 
 
 @lru_cache(64)

@@ -328,7 +328,7 @@ class _Loop:
         return False
 
     def _advance_once(self, native: Native) -> bool:
-        flags = native.iterate(self.limits)
+        flags = native.iterate(self.limits, self.hopeful)
         solved, factored, accepted, faint = flags
         self.turn += 1
         running = self.running.numpy()

@@ -181,10 +181,7 @@ def mend_all(
     scratch: Floats,
     address: int,
 ) -> None:
-    """The steps of those whose H is not positive definite; H is put back as it was."""
-    kept = kept_in(numbers, here.u.shape[1])
+    """The steps of those whose H is not positive definite; another H takes its place."""
     for n in range(len(here.u)):
         if not step.room[n] > 0:
             mend(address, (places, here, limits, barriers, equations, step, numbers, scratch, n))
-            if step.good[n]:
-                copy(here.hessian[n], kept.hessian)

@@ -61,18 +61,19 @@ def compared(monkeypatch):
     seen = []
     original = native.Native.iterate
 
-    def iterate(self, limits):
+    def iterate(self, limits, hopeful=True):
         model = self.model()
         own = {name: torch.from_numpy(getattr(self.here, name)) for name in native.OF_STATE}
         changed = dict(zip(native.CHANGED, map(torch.from_numpy, self.before), strict=True))
         state = dataclasses.replace(self.state, **own, **{name: x.clone() for name, x in changed.items()})
         scales = newton.Scales(*(torch.from_numpy(x) for x in (self.here.scale, self.here.rows, self.here.start)))
-        flags = original(self, limits)
+        flags = original(self, limits, hopeful)
         batch = dataclasses.replace(self.batch, evaluator=None)
         *expected, wanted = newton._iteration(batch, scales, model, state, limits[:3])
         theta = newton.merit(model.objective, model.residual, model.s, state.barrier)[0]
         clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
-        plain = wanted[:, 1] | ~torch.from_numpy(flags[1])  # others are regularised at once
+        found = torch.from_numpy(flags).T
+        plain = (wanted[:, 1] | ~found[:, 1]) & (wanted[:, 2] | ~found[:, 2])  # others are mended at once
         for mine, theirs in zip(self.tensors(), expected, strict=True):
             for part, x in mine.tensors().items():
                 rows = clear & plain if part in ("filter", "stored") else plain
@@ -115,11 +116,11 @@ def test_a_regularised_step_is_that_of_torch(monkeypatch, name):
     """Where H curves down along the constraints."""
     seen, original = [], native.Native.iterate
 
-    def iterate(self, limits):
+    def iterate(self, limits, _):
         model = self.model()
         own = {part: torch.from_numpy(getattr(self.here, part)).clone() for part in native.OF_STATE}
         state = dataclasses.replace(self.state, **own)
-        flags = original(self, limits)
+        flags = original(self, limits, hopeful=False)
         state = dataclasses.replace(state, barrier=torch.from_numpy(self.changed.barrier))
         plain = newton.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
         wanted = ~plain.convex & torch.from_numpy(flags[1])
@@ -174,7 +175,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("structure", ["dense", "sparse"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_step_is_mended_without_python_as_in_torch(monkeypatch, name, structure):
+@pytest.mark.parametrize("record", [True, False])
+def test_a_refused_step_is_mended_by_kernels_as_in_torch(monkeypatch, name, structure, record):
     careful, original = [], newton._Loop._careful
 
     def counted(*args):
@@ -185,7 +187,7 @@ def test_a_refused_step_is_mended_without_python_as_in_torch(monkeypatch, name, 
     far = torch.tensor([0.8, 0.6, 3.0, -3.0, 2.0, -2.0], dtype=DOUBLE)
     first = torch.eye(M, dtype=DOUBLE)[:2].sum(0) / 2**0.5 if name == "corrected" else far
     x, options = inputs() / 4, {"start": first, "solver": Newton(), "structure": structure}
-    ours = DeclarativeNode(**REFUSED[name], **options, record=True).solve(x)
+    ours = DeclarativeNode(**REFUSED[name], **options, record=record).solve(x)
     assert not careful
     monkeypatch.setattr(newton, "usable", lambda _: False)
     theirs = DeclarativeNode(**REFUSED[name], **options).solve(x)
