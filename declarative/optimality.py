@@ -50,6 +50,7 @@ DOUBTFUL = 0.1  # a relative distance that rounding errors of the conditions mus
 BEYOND = 10  # steps, by the same factors, lead beyond a solution that is near: five would if f were like u^6
 WILD = 1e6  # times the slopes of f: forces of constraints that are larger cancel each other
 MINOR = 1e-3  # of the longest step, relatively, is one whose sign the nonlinearity of the others may turn
+IDLE = 1e4  # times the largest unknown: one that has to change by more to change a condition does nothing
 CERTAIN = 4  # of what is seen does not follow from a system that may be singular
 NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
 
@@ -151,10 +152,11 @@ def assess(
         distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
     held = terms.form.multiply_transposed(terms.jacobian.abs(), active.to(u.dtype)) > 0
-    step = torch.where(_is_loose(look, step, dtype) & ~held, 0.0, step)
+    idle = ~held & (scale > IDLE * terms.longest) & (terms.longest > 0)
+    step = torch.where(idle & _is_loose(look, step, dtype), 0.0, step)
     if bool((near & (distance > EXACT * torch.finfo(u.dtype).eps)).any()):
         further, left = _next_step(batch, u + step, multipliers - change, active, factors)
-        further = torch.where(_is_faint(terms, left, noise) & ~held, 0.0, further.abs())
+        further = torch.where(idle & _is_faint(terms, left, noise), 0.0, further.abs())
         again = torch.maximum(distance, largest(ratio(further, scale)).nan_to_num(torch.inf))
         again = torch.where(_is_stuck(batch, look, factors, step, change, dtype), torch.inf, again)
         distance = torch.where(near, again, distance)

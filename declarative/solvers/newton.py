@@ -353,7 +353,7 @@ class _Loop:
 
     def _keep(self, ended: Any, u: Any, y: Any, code: Tensor, vague: Any) -> None:
         """The results of the problems that have ended: arrays, or tensors."""
-        which, u, y, vague = map(torch.as_tensor, (ended, u, y, vague))
+        which, u, y, vague = (x if isinstance(x, Tensor) else torch.from_numpy(x) for x in (ended, u, y, vague))
         new = _Ended(u, y, code, self.iterations, vague).take(which)
         self.ended = self.ended.put(self.rows[which], new)
         self.running = self.running & ~which
