@@ -251,7 +251,7 @@ def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("generic", [False, True])
 def test_an_unbounded_program_is_not_called_infeasible(generic):
     layer = QuadraticProgram(on_failure="mask")
-    solution = solved(layer.generic() if generic else layer, *unbounded_programs(48 if generic else 300, 3, 4))
+    solution = solved(layer.generic() if generic else layer, *unbounded_programs(20 if generic else 300, 3, 4))
     assert not {Status.CONVERGED, Status.INFEASIBLE} & set(solution.status)
 
 
