@@ -70,7 +70,7 @@ class Terms:
     @property
     def way(self) -> Tensor:  # (batch, m)
         """What u is made of: its size, or that of the way there."""
-        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel)
+        return self.u.abs() if self.travel is None else torch.maximum(self.u.abs(), self.travel.abs())
 
     @property
     def longest(self) -> Tensor:  # (batch, 1)
@@ -146,8 +146,8 @@ class Terms:
         if self.travel is None:
             return torch.zeros_like(self.values, dtype=torch.bool)
         small = EXACT * torch.finfo(dtype).eps
-        near = self.values.abs() <= small * self.form.multiply(self.jacobian.abs(), self.travel)
-        return near & (self.effect(self.multipliers, self.system.magnitude(self.travel)) <= small)
+        near = self.values.abs() <= small * self.form.multiply(self.jacobian.abs(), self.travel.abs())
+        return near & (self.effect(self.multipliers, self.system.magnitude(self.travel.abs())) <= small)
 
     def reach(self) -> Tensor:  # (batch, k)
         """What a constraint changes by if u changes by its size, or by what changes its slopes by theirs."""

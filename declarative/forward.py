@@ -168,7 +168,7 @@ def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) 
     """The verdict on points of any precision: differences that single precision cannot see must not decide it."""
     double, dtype = batch.in_double(), raw.y.dtype
     wide = dtype if double is batch else torch.float64
-    travel = (raw.y - start).abs().to(wide) if plan.solver.needs_start else None
+    travel = (raw.y - start).to(wide) if plan.solver.needs_start else None
     return assess(
         double,
         raw.y.to(wide),

@@ -41,7 +41,8 @@ def is_minimum(
             return good
         falls = _falls(batch, terms, multipliers, active, problems, directions)
         falls = falls | _hides_slope(batch, terms, multipliers, problems, directions)
-        good = good | ((sign == 0) & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
+        level = (sign == 0) & ~_came_down(batch, terms, active, (sign == 0) & near)
+        good = good | (level & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
 
@@ -51,7 +52,7 @@ def _falls_from_zero(batch: Batch, terms: Terms, multipliers: Tensor, active: Te
     Newton's method comes to an inflection point, too, by ever shorter steps: if that is at zero, u gets as small as one
     likes, and any curvature is positive that is left on that side.
     """
-    reach = terms.longest if terms.travel is None else torch.maximum(terms.longest, terms.travel.amax(-1, keepdim=True))
+    reach = terms.way.amax(-1, keepdim=True)
     held = terms.form.multiply_transposed(terms.jacobian.abs(), active.to(terms.u.dtype)) > 0
     bend = terms.system.diagonal_entries().abs()
     tiny = asked.unsqueeze(-1) & (terms.u.abs() <= TINY * reach) & ~held & (bend > 0)
@@ -135,6 +136,30 @@ def _falls(
             seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
             noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
     return fallen
+
+
+def _came_down(batch: Batch, terms: Terms, active: Tensor, asked: Tensor) -> Tensor:  # (batch,)
+    """Whether a solver came down, along a way without curvature, to where all is level and goes on so.
+
+    As from a bump that vanishes far out: nothing that is near the point tells of it.
+    """
+    if terms.travel is None:
+        return torch.zeros_like(asked)
+    way = terms.travel
+    curved, size = (
+        way * terms.system.multiply(way, torch.zeros_like(terms.values))[0],
+        terms.system.magnitude(way.abs()),
+    )
+    noise = ROUNDING * torch.finfo(way.dtype).eps
+    straight = curved.sum(-1).abs() <= noise * (way.abs() * size).sum(-1)
+    rows = (asked & straight & ~active.any(-1)).nonzero().flatten()
+    if not len(rows):
+        return torch.zeros_like(asked)
+    part = batch.select(rows)
+    before, here, beyond = (part.objective(terms.u[rows] + share * way[rows]) for share in (-1.0, 0.0, 1.0))
+    rises = before - here > 1e3 * noise * torch.maximum(before.abs(), here.abs())
+    level = (beyond - here).abs() <= noise * torch.maximum(beyond.abs(), here.abs())
+    return torch.zeros_like(asked).index_put((rows,), rises & level)
 
 
 def _hides_slope(

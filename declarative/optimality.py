@@ -121,7 +121,7 @@ def assess(
         u: the points.
         multipliers: stacked, if the solver knows them.
         dtype: the precision that the points are given in, by default that of u.
-        travel: how far a solver has come to these points, another measure of what a change of u is.
+        travel: the way that a solver has come to these points, another measure of what a change of u is.
         structure: what is known of the Hessian.
         minimum: whether a saddle point is refused.
     """
@@ -197,7 +197,7 @@ class _Look:
         scale = terms.scale(active) + FAINT * terms.energy_scale()
         scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
         if travel is not None:
-            scale = scale + NOISE * noise / tolerance * travel
+            scale = scale + NOISE * noise / tolerance * travel.abs()
         return cls(
             terms,
             multipliers,

@@ -75,5 +75,5 @@ def _unsolved(batch: Batch, raw: RawSolution, start: Tensor) -> Tensor:
     """The positions of the problems that a solver left; one that it gave up on may be solved all the same."""
     found = raw.assessment
     if found is None:
-        found = assess(batch, raw.y, raw.multipliers, travel=(raw.y - start).abs())
+        found = assess(batch, raw.y, raw.multipliers, travel=raw.y - start)
     return (~found.solved(raw.y.dtype)).nonzero().flatten()

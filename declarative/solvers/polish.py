@@ -47,7 +47,7 @@ def polish(
         minimum: whether a saddle point is no solution.
         counts: whether the steps count as iterations.
     """
-    travel = None if start is None else (raw.y - start.to(raw.y.dtype)).abs()
+    travel = None if start is None else raw.y - start.to(raw.y.dtype)
     done, raw = _quickly(batch, raw, travel, dtype or raw.y.dtype, counts)
     return raw if done else _carefully(batch, raw, travel, dtype, minimum, counts)
 
@@ -92,7 +92,7 @@ def _quickly(
 
 def _way(u: Tensor, travel: Tensor | None) -> Tensor:  # (batch, m)
     """What u is made of: its size, or that of the way there."""
-    return u.abs() if travel is None else torch.maximum(u.abs(), travel)
+    return u.abs() if travel is None else torch.maximum(u.abs(), travel.abs())
 
 
 def _crossed_over(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> Moved:

@@ -177,6 +177,18 @@ def test_a_decay_that_is_seen_nowhere_but_between_rounding_errors_and_overflow_i
     assert not solution.converged.any(), x[solution.converged]
 
 
+@pytest.mark.parametrize("unit", [1e-8, 1e-2, 1.0, 1e8])
+@pytest.mark.parametrize("height", [1e-8, 1.0, 1e8])
+def test_far_from_a_bump_all_is_level_and_no_solution(unit, height):
+    """Where the exponential is zero, so are all slopes and curvatures: a step over the edge may lead there."""
+    node = DeclarativeNode(
+        lambda x, u: height * (-(u / unit - x).square().sum()).exp(),
+        start=unit * torch.tensor([0.5, 0.9], dtype=DOUBLE),
+        on_failure="mask",
+    )
+    assert not solved(node, torch.tensor([[0.0], [0.3]], dtype=DOUBLE)).converged.any()
+
+
 @pytest.mark.parametrize("width", [1e-6, 1e-9, 1e-12])
 def test_a_spike_of_curvature_on_a_slope_is_no_solution(width):
     def objective(x, u):

@@ -323,6 +323,13 @@ VERDICT = [
     ),
     Mutant(
         "declarative/minimum.py",
+        "level = (sign == 0) & ~_came_down(batch, terms, active, (sign == 0) & near)",
+        "level = sign == 0",
+        "a plateau that a step led to is a solution",
+        ("library/test_verdicts.py::test_far_from_a_bump_all_is_level_and_no_solution",),
+    ),
+    Mutant(
+        "declarative/minimum.py",
         "for exponent in range(-8, 1)",
         "for exponent in range(-8, 1, 2)",
         "a decay falls between two probes",
