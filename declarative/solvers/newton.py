@@ -332,7 +332,8 @@ class _Loop:
         solved, factored, accepted, faint = flags
         self.turn += 1
         running = self.running.numpy()
-        doubtful = faint | self.record.shifted.numpy()
+        shifted = self.record.shifted.numpy() | (native.here.shift > 0)
+        doubtful = faint | shifted
         certain = factored & ~(doubtful & self.sure) & native.finite()
         over = running & solved & certain
         hoped = ~running | over | (factored & accepted & ~solved & self.hopeful)
@@ -343,6 +344,7 @@ class _Loop:
                     return True
             native.go_on()
             self.iterations = self.iterations + 1
+            self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(shifted))
             self._forget_failures(torch.ones_like(self.running))
             return False
         self.model = native.model()
