@@ -10,6 +10,8 @@ take one reverse pass, without a map over it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -99,20 +101,30 @@ def _of_copies(batch: Problems, u: Tensor, multipliers: Tensor | None, second: b
         slope = _gradient(weighted.sum(), copies, create_graph=second)
         chosen = torch.eye(count, dtype=u.dtype, device=u.device).unsqueeze(1).expand(-1, size, -1).flatten(0, 1)
         found = [objective[:size], slope[:size], values[:size]]
-        # Two passes: what is infinite in second derivatives must not reach the first ones, not even times zero.
-        for y, part in ((values, slice(0, k)), (slope, slice(k, count))):
-            if y is values or second:
-                rows = _gradient(y, copies, chosen[:, part]) if y.shape[-1] else copies.new_zeros(count * size, m)
-                found.append(rows.view(count, size, m)[part].transpose(0, 1))
+        pairs = [(values, chosen[:, :k]), (slope, chosen[:, k:])][: 1 + second]
+        rows = _gradient_of_sum(pairs, copies)
+        if second and not math.isfinite(rows.sum().item()):
+            # What is infinite in second derivatives must not reach the first ones, not even times zero.
+            first, last = (_gradient_of_sum([pair], copies) for pair in pairs)
+            rows = torch.cat([first[: k * size], last[k * size :]])
+        rows = rows.view(count, size, m).transpose(0, 1)
+        found += [rows[:, :k], rows[:, k:]][: 1 + second]
     return tuple(x.detach() for x in found)
 
 
 def _gradient(y: Tensor, u: Tensor, w: Tensor | None = None, create_graph: bool = False) -> Tensor:
     """The derivative of w' y; zero where y does not depend on u."""
-    if not y.requires_grad:
+    return _gradient_of_sum([(y, w)], u, create_graph)
+
+
+def _gradient_of_sum(pairs: Sequence[tuple[Tensor, Tensor | None]], u: Tensor, create_graph: bool = False) -> Tensor:
+    """The derivative of the sum of all w' y."""
+    some = [pair for pair in pairs if pair[0].requires_grad]
+    if not some:
         return torch.zeros_like(u)
+    ys, ws = zip(*some, strict=True)
     (found,) = torch.autograd.grad(
-        y, u, w, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        ys, u, ws, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
     )
     return found
 

@@ -27,7 +27,8 @@ from .sources import HERE, TRUTH, of_bytes, of_files
 from .truth import Truth, truth
 
 ALLOWANCE = 2.0  # seconds of the processor a cell that a library has on the whole: fast cells pay for slow ones
-LONGER = {"jaxopt": 5.0, "optimistix": 5.0}  # the same for what is compiled anew for every shape
+LONGER = 5.0  # the same for cells that trace or compile something for every shape
+TRACED = ("jaxopt", "optimistix")  # libraries that do so in every cell
 BENEATH = {  # what does the work of a library, by packages: their versions count as its own
     "cvxpylayers": ("cvxpy", "diffcp", "scs", "clarabel", "moreau"),
     "libdqp": ("qpsolvers", "piqp"),
@@ -50,6 +51,11 @@ class Cell:
     batch: int
     library: str
     variant: str
+
+    @property
+    def traced(self) -> bool:
+        """Whether its first call does much that is done once for every shape."""
+        return self.variant == "recorded" or self.library in TRACED
 
     def __str__(self) -> str:
         return f"{self.family}, {self.size} x {self.batch}, {self.library}, {self.variant}"
@@ -134,8 +140,7 @@ class Bench:
         """A cell with all that identifies its result: our own code is part of that, and a library's version."""
         family, library = FAMILIES[cell.family], LIBRARIES[cell.library]
         identity = f"{library.identity}{beneath(cell.library)}, problems {of_files(family.source)}"
-        traced = cell.variant == "recorded" or cell.library in LONGER
-        limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else TRACING if traced else 1)
+        limit = self.plan.limit * (COMPILING if cell.variant == "compiled" else TRACING if cell.traced else 1)
         call = partial(run_cell, cell, identity, self.plan.budget, limit, bench=self)
         return CellPiece(f"field, {cell}", 1.0, self.place, call)
 
@@ -148,7 +153,8 @@ class Bench:
             used = sum(record.get("seconds", 0.0) for one in own if (record := one.result()) is not None)
             compiled = [one for one in own if one.cell.variant == "compiled"]
             extra = self.plan.limit * COMPILING * len(compiled)
-            self.clock.allowed[name] = LONGER.get(name, ALLOWANCE) * len(own) + extra - used
+            usual = sum(LONGER if one.cell.traced else ALLOWANCE for one in own)
+            self.clock.allowed[name] = usual + extra - used
         return [one for one in mine if one.result() is None]
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from ..shared import machine
 from ..shared.html import badge, bullets, page, table, themed
-from .cells import ALLOWANCE, LONGER, Plan
+from .cells import ALLOWANCE, LONGER, TRACED, Plan
 from .families import FAMILIES
 from .figures import picture
 from .judge import WRONG_GRADIENT, WRONG_SOLUTION
@@ -121,14 +121,13 @@ def _grid(families: Sequence[str], plan: Plan) -> str:
         family = FAMILIES[name]
         shapes = family.quick if plan.quick else family.shapes
         lines.append([family.title, family.size, ", ".join(f"{size} x {batch}" for size, batch in shapes)])
-    longer = ", ".join(LONGER)
     return f"""<section id="grid"><h2>What is measured</h2><p>Each family is a formula with a seed, in a few sizes and
 batches: the smallest and the largest size, and between them what shows how time grows with the size and with the
 batch. Sizes that lie between two others and say nothing new are left out; so are uses of a library that do the same as
 another. A cell has {plan.limit:g} seconds of the processor for everything; one that is not done then is <i>too
 slow</i>, and larger problems of its family are not tried. A library has {ALLOWANCE:g} seconds a cell on the whole
-({LONGER[next(iter(LONGER))]:g} for {longer}, which compile every shape), small problems first. Calls are repeated for
-{plan.budget:g} seconds, at most {MOST} times and, where the limit allows it, at least {LEAST} times.</p>
+({LONGER:g} for {", ".join(TRACED)} and ours recorded, which trace every shape), small problems first. Calls are
+repeated for {plan.budget:g} seconds, at most {MOST} times and, where the limit allows it, at least {LEAST} times.</p>
 {table(["family", "the size counts", "size x batch"], lines)}</section>"""
 
 

@@ -3,6 +3,7 @@
 import torch
 
 from declarative import DeclarativeNode
+from declarative.problem import Batch, Problem
 from tests.support.helpers import DOUBLE, PLANE, Q, case, relative
 
 
@@ -74,6 +75,18 @@ def test_inequalities_have_their_own_matrices():
     # x - y = 2 mu y, so mu = (||x|| - 1) / 2 where active
     assert relative(d.inequality_multipliers[:, 0], torch.tensor([0.0, 0.75], dtype=DOUBLE)) < 1e-10
     assert relative(d.H[1], 2.5 * torch.eye(3, dtype=DOUBLE)) < 1e-10
+
+
+def test_first_derivatives_are_numbers_where_second_ones_are_infinite():
+    """f = u2^2 and h = u1^1.5 + u2 at u1 = 0, where A = [0, 1] and H is infinite."""
+    x, u = torch.ones(2, 1, dtype=DOUBLE), torch.tensor([[0.0, 3.0], [4.0, 3.0]], dtype=DOUBLE)
+    problem = Problem(lambda x, u: u[1] ** 2, lambda x, u: x[0] * u[0] ** 1.5 + u[1])  # noqa: ARG005
+    batch = Batch(problem, (x,), (0,), 2, torch.Size([2]), 1, 0)
+    found = batch.expand(u, -torch.ones(2, 1, dtype=DOUBLE))
+    assert relative(found.jacobian[:, 0], torch.tensor([[0.0, 1.0], [3.0, 1.0]], dtype=DOUBLE)) < 1e-12
+    assert relative(found.gradient, torch.tensor([[0.0, 7.0], [3.0, 7.0]], dtype=DOUBLE)) < 1e-12
+    assert not found.curvature[0].isfinite().all()
+    assert relative(found.curvature[1], torch.diag(torch.tensor([0.375, 2.0], dtype=DOUBLE))) < 1e-12
 
 
 # node.at: the problems at their solutions

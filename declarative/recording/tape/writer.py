@@ -18,7 +18,7 @@ from . import machine
 from .machine import Program, Registers
 
 ZERO = 0  # the register that is always zero
-LONGEST = 1_000_000  # instructions
+LONGEST = 3_000_000  # instructions
 NONE = np.empty(0, dtype=np.int64)
 
 FOLDED: dict[int, Callable[..., NDArray[np.float64]]] = {  # how a result of constants is computed
@@ -79,8 +79,10 @@ class Writer:
     def constants(self, values: Floats) -> Registers:
         """Those that hold these values."""
         shape = np.shape(values)
-        flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
-        bits, inverse = np.unique(flat.view(np.int64), return_inverse=True)
+        every = np.ascontiguousarray(values, dtype=np.float64).reshape(-1).view(np.int64)
+        result = np.full(len(every), ZERO)
+        others = np.flatnonzero(every)  # derivatives are zeros for the most part
+        bits, inverse = np.unique(every[others], return_inverse=True)
         found = np.empty(len(bits), dtype=np.int64)
         for i, (key, value) in enumerate(zip(bits.tolist(), bits.view(np.float64).tolist(), strict=True)):
             register = self._constants.get(key)
@@ -89,15 +91,18 @@ class Writer:
                 self._fixed[register], self._value[register] = True, value
                 self._constants[key] = register
             found[i] = register
-        return found[inverse].reshape(shape)
+        result[others] = found[inverse]
+        return result.reshape(shape)
 
     def number(self, value: float) -> Registers:
         """The one that holds a number."""
         return self.constants(np.asarray(float(value)))
 
     def _is(self, registers: Registers, value: float) -> NDArray[np.bool_]:
-        """Where they are constants of this value."""
-        found: NDArray[np.bool_] = self._fixed[registers] & (self._value[registers] == value)
+        """Where they are constants of this value, zero and minus zero being one."""
+        bits = [np.float64(sign * value).view(np.int64) for sign in ((1, -1) if value == 0 else (1,))]
+        held = [self._constants[int(key)] for key in bits if int(key) in self._constants]
+        found: NDArray[np.bool_] = np.logical_or.reduce([registers == one for one in held] or [registers < 0])
         return found
 
     # Instructions.
@@ -198,6 +203,9 @@ class Writer:
 
     def gather_into(self, kind: int, base: Registers, targets: Registers, registers: Registers) -> Registers:
         """Combine registers, flat, with those of a flat base that they are sent to."""
+        if kind == machine.ADD:
+            counts = np.flatnonzero(registers != ZERO)
+            targets, registers = targets[counts], registers[counts]
         order = np.argsort(targets, kind="stable")
         target, value = targets[order], registers[order]
         while len(target) > 1:
