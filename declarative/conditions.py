@@ -170,6 +170,15 @@ class Terms:
         by_size = energy / or_one(self.u.abs())
         return torch.where(self.force > 0, torch.minimum(self.force, by_size), by_size)
 
+    def fitted_multipliers(self, layout: Layout, near: float, quick: bool = False) -> tuple[Tensor, Tensor]:
+        """The constraints with a slack below ``near``, relatively, and their least-squares multipliers, (batch, k)."""
+        tight = self.equality | (-self.values <= near * self.reach())
+        return tight, fitted_multipliers(layout, self.gradient, self.jacobian, tight, self.gradient_unit(), quick)
+
+    def with_sign(self, multipliers: Tensor) -> Tensor:  # (batch, k)
+        """Zero instead of those of inequalities that have the wrong one."""
+        return torch.where(self.equality, multipliers, multipliers.clamp(max=0.0))
+
     def energy_scale(self) -> Tensor:  # (batch, m)
         """e_i = sqrt(F / H_ii): the change of u_i that changes f as much as its terms F; at most the largest |u_j|.
 
@@ -185,16 +194,20 @@ class Terms:
 def estimate_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure = "auto") -> Tensor:  # (batch, k)
     """Least-squares multipliers of the constraints with a slack below ``near``, relatively, with the right sign."""
     terms = Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
-    tight = terms.equality | (-terms.values <= near * terms.reach())
-    unit = terms.gradient_unit()
-    multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
+    tight, multipliers = terms.fitted_multipliers(batch.layout, near)
     for _ in range(TRIES):  # leaving out those that would pull
         wrong = ~terms.equality & (multipliers > 0)
         if not bool(wrong.any()):
             break
         tight = tight & ~wrong
-        multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, unit)
-    return torch.where(terms.equality, multipliers, multipliers.clamp(max=0.0))
+        multipliers = fitted_multipliers(batch.layout, terms.gradient, terms.jacobian, tight, terms.gradient_unit())
+    return terms.with_sign(multipliers)
+
+
+def quick_multipliers(batch: Batch, u: Tensor, near: float, structure: Structure) -> Tensor:  # (batch, k)
+    """The same without a decision by values: not what is wanted where constraints pull, or depend on each other."""
+    terms = Terms.at(batch, u, u.new_zeros(batch.size, batch.k), structure)
+    return terms.with_sign(terms.fitted_multipliers(batch.layout, near, quick=True)[1])
 
 
 def fitted_multipliers(

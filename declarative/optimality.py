@@ -20,6 +20,7 @@ solution) the point is not a solution.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from .conditions import (
     kink_tolerance,
     largest,
     optimality_tolerance,
+    quick_multipliers,
     ratio,
 )
 from .linear import Pair
@@ -126,11 +128,13 @@ def assess(
         minimum: whether a saddle point is refused.
     """
     dtype = dtype or u.dtype
-    if multipliers is None:
-        multipliers = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
-    seen = glance(batch, u, multipliers, dtype, travel, structure)
+    estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
+    given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
+    seen = glance(batch, u, given, dtype, travel, structure, estimated)
     if seen is not None and bool(seen["plain"].all()):  # as nearly always
         return seen.assessment()
+    if multipliers is None:
+        multipliers, seen = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure), None
     look = _Look.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.look()
     if bool(look.wild.any()):  # of all multipliers that do the same, the smallest tell
         least = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure)
@@ -164,6 +168,17 @@ def assess(
         near = distance <= tolerance
         distance = torch.where(is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
     return _concluded(look, step, change, found._replace(distance=distance), dtype)
+
+
+@functools.cache
+def _with_multipliers(dtype: torch.dtype, structure: Structure) -> Callable[..., Moved]:
+    """What a glance does first at points without multipliers."""
+
+    def estimated(batch: Batch, u: Tensor, given: Tensor, travel: Tensor | None) -> Moved:  # noqa: ARG001
+        multipliers = quick_multipliers(batch, u, optimality_tolerance(dtype), structure)
+        return u, multipliers, torch.zeros_like(u[:, 0], dtype=torch.bool)
+
+    return estimated
 
 
 @dataclass(frozen=True)

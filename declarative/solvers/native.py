@@ -63,7 +63,8 @@ class Native:
 
         here, within, before = self.here, Limits(*limits), self.here
         changed = Changed(*_each(np.ndarray.copy, self.before))
-        scratch = scratch_for(here.u.shape[1], here.y.shape[1])
+        k = here.y.shape[1]
+        scratch = scratch_for(here.u.shape[1], k, k - here.s.shape[1], self._solves_dense)
         _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
         prepare(self.places, here, within, changed, equations, scratch)
         step = self._solved(here, equations, scratch)
@@ -185,10 +186,15 @@ class Native:
         kernel = kernel_for(1 if len(u) == 1 else LANES)
         return Functions(ready.program, kernel, own, shared, ready.begin_of(0), ready.begin_of(1))
 
+    @property
+    def _solves_dense(self) -> bool:
+        """Whether steps are found by the kernel for dense problems."""
+        return isinstance(self.layout, DenseLayout) and self.here.u.shape[1] <= LARGEST
+
     def _solved(self, here: Here, equations: Equations, scratch: Any) -> Step:
         from .newton_kernel import Step, solve_dense
 
-        if isinstance(self.layout, DenseLayout) and here.u.shape[1] <= LARGEST:
+        if self._solves_dense:
             step = Step(
                 np.empty_like(here.u), np.empty_like(here.y), np.empty(len(here.u), bool), np.empty(len(here.u))
             )
@@ -286,7 +292,7 @@ def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> M
         np.empty((4, width), np.bool_),
         registers_for(functions.program, lanes),
         np.empty(width * int(functions.program.offsets[-1])),
-        scratch_for(m, k),
+        scratch_for(m, k, k - batch.here.s.shape[1], not sparse),
         np.empty(m + k),
         address_of(mend_dense) if mended else 0,
         np.empty(kept_size(m) if mended else 0),

@@ -147,9 +147,9 @@ def _room(fraction: float, value: float, change: float, length: float) -> float:
     return shorter
 
 
-def scratch_for(m: int, k: int) -> Floats:
-    """A buffer that these passes need."""
-    return np.empty(m * m + k * m + k * k + 3 * m + 3 * k)
+def scratch_for(m: int, k: int, p: int, dense: bool) -> Floats:
+    """A buffer that these passes need, with or without the matrices of steps of dense problems."""
+    return np.empty(3 * m + 3 * k + dense * (m * m + p * m + p * p))
 
 
 @inner

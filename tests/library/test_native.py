@@ -219,3 +219,11 @@ def test_what_is_no_number_ends_in_a_status():
     with pytest.warns(NumericalWarning):
         solution = node.solve(x)
     assert solution.converged.tolist() == [True, False]
+
+
+@pytest.mark.skipif(not INSTALLED, reason="there are no kernels without Numba")
+def test_room_for_steps_is_no_square_of_what_is_large():
+    from declarative.solvers.newton_kernel import scratch_for
+
+    assert scratch_for(100_000, 100_000, 0, dense=False).size < 1e6
+    assert scratch_for(10, 100_000, 5, dense=True).size < 1e6
