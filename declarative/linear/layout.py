@@ -28,6 +28,7 @@ from .machine import INSTALLED, address_of
 from .spectrum_kernel import NOTHING, STIFF
 
 Product = Callable[[Tensor], Tensor]  # of matrices with vectors
+SQUARED = 32  # unknowns, from which multipliers by A A' are worth a kind of system that tapes have no other use for
 
 
 class KktSolution(NamedTuple):
@@ -168,9 +169,19 @@ class DenseLayout(Layout):
         return least_squares(jacobian, right)
 
     def quick_least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
-        eye = torch.eye(right.shape[-1], dtype=right.dtype, device=right.device).expand(len(right), -1, -1)
+        k, m = jacobian.shape[1:]
         there = self.jacobian.row_lengths(jacobian) > 0
-        _, s, trusted = self.solve_active(eye, jacobian, there, (right, torch.zeros_like(jacobian[..., 0])))
+        if k > m or m < SQUARED:
+            eye = torch.eye(m, dtype=right.dtype, device=right.device).expand(len(right), -1, -1)
+            _, s, trusted = self.solve_active(eye, jacobian, there, (right, torch.zeros_like(jacobian[..., 0])))
+            return torch.where(trusted.unsqueeze(-1), s, torch.nan)
+        square = torch.baddbmm(torch.diag_embed((~there).to(right.dtype)), jacobian, jacobian.mT)
+        none = jacobian[:, :0, :k], there[:, :0]
+        s, left = torch.zeros_like(jacobian[..., 0]), right
+        for _ in range(2):  # the second time for the digits that the square of A has lost
+            more, _, trusted = self.solve_active(square, *none, (times(jacobian, left), s[:, :0]))
+            s = s + more
+            left = right - times(jacobian.mT, s)
         return torch.where(trusted.unsqueeze(-1), s, torch.nan)
 
     def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> DenseSystem:

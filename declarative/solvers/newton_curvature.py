@@ -12,7 +12,18 @@ import numpy as np
 
 from ..linear.machine import Floats, by_address, compiled, copy, inner, larger, separate
 from ..linear.spectrum_kernel import NOTHING, Spectrum, find_spectrum, spectrum_in, spectrum_size, turn
-from .newton_kernel import Equations, Here, Limits, Places, Step, diagonal_of, measured, set_primal, solve_some_dense
+from .newton_kernel import (
+    Equations,
+    Here,
+    Limits,
+    Places,
+    Step,
+    diagonal_of,
+    measured,
+    set_primal,
+    solve_some_dense,
+    vectors_in,
+)
 from .newton_step import MORE_SHIFT, REACH, STRAY, TINY_SHIFT
 
 ATTEMPTS = 12  # of ever larger weights and shifts
@@ -114,8 +125,7 @@ def regularise(
 ) -> None:
     """The step of a problem whose H is not positive definite along the constraints; what is not good is as it was."""
     m, k = here.u.shape[1], here.y.shape[1]
-    slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
-    residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
+    slope, force, bend, residual, terms = vectors_in(scratch, m, k)
     found = measured(places, here, n, slope, force, residual, terms)
     feasible = found.violated <= 10 * limits.feasibility
     if feasible and found.stationarity <= 10 * limits.stationarity and found.gap <= 1e-6 * found.large:

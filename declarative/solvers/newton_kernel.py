@@ -153,6 +153,13 @@ def scratch_for(m: int, k: int, p: int, dense: bool) -> Floats:
 
 
 @inner
+def vectors_in(scratch: Floats, m: int, k: int) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Room for three vectors of unknowns and two of constraints; not beside that for a dense step."""
+    last = 3 * m + k
+    return scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m], scratch[3 * m : last], scratch[last : last + k]
+
+
+@inner
 def solve_some_dense(here: Here, equations: Equations, step: Step, scratch: Floats, begin: int, end: int) -> None:
     """The steps of small dense problems, from the one to before the other."""
     m, k = here.u.shape[1], here.y.shape[1]
@@ -316,8 +323,7 @@ def prepare_some(
 ) -> None:
     """The barrier, the system of Newton's step, and whether the problem is solved where it is."""
     m, k = here.u.shape[1], here.y.shape[1]
-    slope, force, bend = scratch[:m], scratch[m : 2 * m], scratch[2 * m : 3 * m]
-    residual, terms = scratch[3 * m : 3 * m + k], scratch[3 * m + k : 3 * m + 2 * k]
+    slope, force, bend, residual, terms = vectors_in(scratch, m, k)
     for n in range(begin, end):
         found = measured(places, here, n, slope, force, residual, terms)
         barrier = _lower_barrier(here, n, found, limits, changed)

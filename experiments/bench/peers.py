@@ -94,10 +94,10 @@ class Peers:
         self.process = self.process or _start_jaxopt()
         with tempfile.TemporaryDirectory() as place:
             np.savez(Path(place) / "inputs.npz", x=x.detach().numpy(), v=v.numpy())
-            key = _ask(self.process, {"place": place, "solver": solver})
+            key = ask(self.process, {"place": place, "solver": solver})
             result = torch.from_numpy(np.load(Path(place) / "gradient.npy"))
         process = self.process
-        return Side(lambda: (result,), clock=lambda: float(_ask(process, {"time": key})))
+        return Side(lambda: (result,), clock=lambda: float(ask(process, {"time": key})))
 
 
 def _start_jaxopt() -> subprocess.Popen[str]:
@@ -110,11 +110,12 @@ def _start_jaxopt() -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def _ask(process: subprocess.Popen[str], request: dict[str, Any]) -> Any:
+def ask(process: subprocess.Popen[str], request: dict[str, Any]) -> Any:
+    """The answer of a process to a request."""
     assert process.stdin is not None
     assert process.stdout is not None
     print(json.dumps(request), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
-        raise RuntimeError("the process with jaxopt has ended; what it said is above.")
+        raise RuntimeError("a process that was to be timed has ended; what it said is above.")
     return json.loads(answer)

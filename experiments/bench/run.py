@@ -18,7 +18,7 @@ from declarative.table import as_html, as_text
 
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
-from . import figures, layers, nodes, sparse, warm
+from . import figures, layers, nodes, sparse, versions, warm
 from .peers import Peers
 from .rows import Point, Row, Run
 
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command line."""
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose claim contains it")
+    parser.add_argument("--before", default="", metavar="COMMIT", help="also beside this version of the project")
     parser.add_argument("--compiled", action="store_true", help="sparse problems also compiled: a minute a shape")
 
 
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
             layers.studies(args.quick),
             sparse.studies(args.quick, args.compiled),
             warm.studies(args.quick),
+            versions.studies(args.before),
         )
         for row in (row for study in studies for row in study.rows(plan)):
             rows.append(replace(row, target="", met="") if args.quick else row)  # targets are for the sizes in claims

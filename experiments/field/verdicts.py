@@ -61,7 +61,9 @@ class Contest:
         if self.other is None:
             near = self.rough
             told = "" if near is None else f" ({near.name} takes {near.total:.3g} ms, {near.flaw})"
-            return f"{place}: nobody else is accurate{told}; ours ({self.ours.variant}) {self.ours.total:.3g} ms"
+            return (
+                f"{place}: nobody else is accurate in time{told}; ours ({self.ours.variant}) {self.ours.total:.3g} ms"
+            )
         pair = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms, {self.other.name} {self.other.total:.3g} ms"
         ratio = max(self.factor, 1 / self.factor)
         close = ", within the spread" if self.close else ""
@@ -117,7 +119,7 @@ def _share(words: str, found: Sequence[Contest], least: float, counts: Callable[
     mine = [one for one in found if counts(one)]
     won = sum(one.won for one in mine)
     alone = sum(one.won and one.other is None for one in mine)
-    told = f"; {alone} of them because nobody else is accurate" if alone else ""
+    told = f"; {alone} of them because nobody else is accurate in time" if alone else ""
     return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN}{told})")
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from declarative import DeclarativeNode
 from experiments.bench import run as bench
-from experiments.bench import sizes, warm
+from experiments.bench import sizes, versions, warm
 from experiments.bench import timing as bench_timing
 from experiments.bench.baselines import dense_node, kkt_solve, sinkhorn, sinkhorn_cholesky
 from experiments.bench.layers import PLOT
 from experiments.bench.peers import MissingPeerError, Peers
 from experiments.bench.rows import Comparison, Growth, Memory, Pair, Point, Row, Run, Target, slope
 from experiments.bench.timing import Side, difference, measure
+from experiments.bench.version_worker import made
 from experiments.shared.files import read_csv as read
 from experiments.shared.inputs import Draw
 from experiments.shared.machine import one_thread
@@ -169,6 +170,33 @@ def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
     assert row.ratio == pytest.approx(2)
     assert row.met == "MISSED"
     assert not list(growth.rows(Run(points=points[:1])))
+
+
+# Another version of the project.
+
+
+@pytest.mark.skipif(not (versions.ROOT / ".git").exists(), reason="versions are those of a repository")
+def test_another_version_is_timed_beside_this_one() -> None:
+    pairs = list(versions.studies("HEAD"))
+    assert len(pairs) == len(versions.LAYERS) + len(versions.GAMMAS) + len(versions.RECORDED)
+    (row,) = [row for study in versions.studies("HEAD") for row in study.rows(Run("SphereProjection", 0.0, 1))]
+    assert row.difference == 0  # the same code gives the same
+    assert row.claim == "SphereProjection, n = 10, batch 10, forward: against HEAD"
+    assert row.ours_value > 0
+    assert row.other_value > 0
+
+
+def test_a_commit_that_is_none_is_told() -> None:
+    with pytest.raises(ValueError, match="'no-such-commit' is not a commit"):
+        next(versions.studies("no-such-commit"))
+    assert not list(versions.studies(""))
+
+
+@pytest.mark.parametrize("name", ["SimplexProjection", "OptimalTransport, 1.0", "sphere, called", "simplex, default"])
+def test_what_versions_are_asked_for_solves_its_problem(name: str) -> None:
+    y = made(name)()
+    sums = {"sphere": y.square().sum(-1)}.get(name.split(",")[0], y.flatten(1).sum(-1))
+    assert (sums - 1).abs().max() < 1e-12
 
 
 # The command.

@@ -237,9 +237,11 @@ def test_the_fastest_of_the_accurate_wins() -> None:
 def test_nobody_wins_alone_unless_others_were_asked() -> None:
     assert contests([row("ours", 1.0)], 1e-6) == []
     (contest,) = contests([row("ours", 1.0), row("casadi", 1.0, silent=1)], 1e-6)
-    assert "nobody else is accurate (casadi (default) takes 1 ms, 1 silently wrong, gradients to 1e-09)" in str(contest)
+    assert "nobody else is accurate in time (casadi (default) takes 1 ms, 1 silently wrong, gradients to 1e-09)" in str(
+        contest
+    )
     told = criteria([row("ours", 1.0), row("casadi", 1.0, silent=1)])[1].evidence
-    assert told == "1 of 1 (to 1e-6; 1 of them because nobody else is accurate)"
+    assert told == "1 of 1 (to 1e-6; 1 of them because nobody else is accurate in time)"
 
 
 def test_who_was_not_asked_neither_wins_nor_loses() -> None:

@@ -11,6 +11,7 @@ import problems  # noqa: F401
 SOLVE = """
 import torch
 from declarative import DeclarativeNode
+from problems import OptimalTransport, QuadraticProgram
 x = torch.rand(2, 120, dtype=torch.float64)
 for structure in ("dense", "sparse"):
     for record in (False, True):
@@ -19,6 +20,9 @@ for structure in ("dense", "sparse"):
             start=120, structure=structure, record=record,
         )(x)
         DeclarativeNode(lambda x, u: (u - x).square().sum(), start=120, structure=structure, record=record)(x[:1])
+OptimalTransport(1.0)(x.view(2, 10, 12))
+matrices = torch.eye(3, dtype=x.dtype).expand(2, 3, 3), x[:, :3], x[:, 3:6].unsqueeze(1), x[:, :1]
+QuadraticProgram()(*matrices, -torch.eye(3, dtype=x.dtype).expand(2, 3, 3), x[:, 6:9])
 """
 
 subprocess.run([sys.executable, "-c", SOLVE], check=True)

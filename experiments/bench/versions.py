@@ -1,0 +1,89 @@
+"""The project beside another version of itself, named by a commit: forward calls of both, in turns, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from .peers import MissingPeerError, ask
+from .rows import Comparison, Pair, Sides, Study, Target
+from .timing import ONE_THREAD, Side
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LAYERS = ("SphereProjection", "SimplexProjection", "EntropicSimplex")
+GAMMAS = (1.0, 10.0)
+RECORDED = {"sphere": 9.0, "simplex": 8.0}  # how many times as fast, recorded, as the other one by default
+
+
+def studies(commit: str) -> Iterator[Study]:
+    """All of them, if another version is named: ready-made layers, and nodes by callables."""
+    if not commit:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _unpack(commit, Path(folder))
+        with _version(Path(folder)) as before, _version(ROOT) as now:
+            sides = partial(_sides, now, before)
+            for name in LAYERS:
+                yield Comparison(sides((name,)), [_pair(commit, name, name, 2.5)])
+            for gamma in GAMMAS:
+                name = f"OptimalTransport, {gamma}"
+                yield Comparison(sides((name,)), [_pair(commit, name, name)])
+            for what, least in RECORDED.items():
+                names = [f"{what}, {how}" for how in ("called", "default", "recorded")]
+                called, default, recorded = names
+                pairs = [_pair(commit, called, called, 2.0), _pair(commit, default, default, 2.0)]
+                yield Comparison(sides(names), [*pairs, _pair(commit, recorded, default, least)])
+
+
+def _pair(commit: str, ours: str, other: str, least: float | None = None) -> Pair:
+    claim = f"{ours}, n = 10, batch 10, forward: against {commit}" + f" ({other})" * (ours != other)
+    return Pair(claim, f"{ours} now", f"{other} then", Target(at_least=least))
+
+
+def _sides(now: subprocess.Popen[str], before: subprocess.Popen[str], names: Sequence[str]) -> Sides:
+    versions = {"now": now, "then": before}
+    pairs = [(name, word) for name in names for word in versions]
+    return {f"{name} {word}": partial(_side, versions[word], name) for name, word in pairs}
+
+
+def _side(process: subprocess.Popen[str], name: str) -> Side:
+    found = ask(process, {"name": name})
+    if isinstance(found, str):
+        raise MissingPeerError(f"that version does not know it ({found})")
+    result = torch.tensor(found, dtype=torch.float64)
+    return Side(lambda: (result,), clock=lambda: float(ask(process, {"time": name})))
+
+
+def _unpack(commit: str, folder: Path) -> None:
+    """The files of a commit.
+
+    Raises:
+        ValueError: there is no such commit.
+    """
+    archived = subprocess.run(["git", "archive", "--format=zip", commit], cwd=ROOT, capture_output=True, check=False)
+    if archived.returncode:
+        raise ValueError(f"{commit!r} is not a commit of the repository in {ROOT.name}: {archived.stderr.decode()}")
+    with zipfile.ZipFile(io.BytesIO(archived.stdout)) as files:
+        files.extractall(folder)
+
+
+@contextlib.contextmanager
+def _version(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in the folder of a version: its packages are found there first."""
+    words = [sys.executable, "-W", "ignore", "-c", (HERE / "version_worker.py").read_text()]
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder) as process:
+        yield process
+        process.communicate()
