@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,10 +81,11 @@ def _unpack(commit: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _version(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process in the folder of a version: its packages are found there first."""
-    words = [sys.executable, "-W", "ignore", "-c", (HERE / "version_worker.py").read_text()]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    """A process that finds its packages in the folder of a version first; its own file is not among them."""
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": str(folder)}
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder) as process:
-        yield process
-        process.communicate()
+    with tempfile.TemporaryDirectory() as beside:
+        words = [sys.executable, "-W", "ignore", shutil.copy(HERE / "version_worker.py", beside)]
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder) as process:
+            yield process
+            process.communicate()
