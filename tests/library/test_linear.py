@@ -12,6 +12,7 @@ from declarative.linear import (
     MatrixFreeSystem,
 )
 from declarative.linear.dense import kkt_matrix, least_squares
+from declarative.linear.layout import DENSE
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3
@@ -242,3 +243,26 @@ def test_least_squares_with_nearly_dependent_rows():
     right = torch.randn(4, M, generator=generator, dtype=DOUBLE)
     truth = torch.linalg.lstsq(rows.mT, right.unsqueeze(-1)).solution.squeeze(-1)
     assert relative(least_squares(rows, right), truth) < 1e-10
+
+
+@pytest.mark.parametrize(("m", "k", "error"), [(6, 3, 1e-10), (40, 3, 1e-11), (40, 45, 1e-10)])
+def test_quick_multipliers_are_those_of_least_squares(m, k, error):
+    """Also of rows that are nearly the same, and with rows that do not count: for few and for many unknowns."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, k, m, dtype=DOUBLE, generator=generator)
+    rows[:, 1] = rows[:, 0] + 1e-3 * rows[:, 1]
+    rows[:, 3:] = 0.0
+    rows[0, 2] = 0.0
+    wanted = torch.randn(4, k, dtype=DOUBLE, generator=generator) * (rows != 0).any(-1)
+    aside = torch.linalg.qr(rows[:, :3].mT, mode="complete")[0][..., -1]  # what no row can make up for
+    right = (rows.mT @ wanted.unsqueeze(-1)).squeeze(-1) + aside
+    assert relative(DENSE.quick_least_squares(rows, right), wanted) < error
+
+
+@pytest.mark.parametrize("m", [6, 40])
+def test_quick_multipliers_of_rows_that_depend_on_each_other_are_no_numbers(m):
+    rows = torch.randn(2, 3, m, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    rows[0, 2] = rows[0, 0] + rows[0, 1]
+    found = DENSE.quick_least_squares(rows, rows.sum(1))
+    assert found[0].isnan().all()
+    assert relative(found[1], torch.ones(3, dtype=DOUBLE)) < 1e-12

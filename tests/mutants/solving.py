@@ -366,6 +366,20 @@ VERDICT = [
         ("library/test_derivatives.py",),
     ),
     Mutant(
+        "declarative/linear/layout.py",
+        "for _ in range(2):  # the second time",
+        "for _ in range(1):  # the second time",
+        "the digits that the square of A has lost stay lost",
+        ("library/test_linear.py",),
+    ),
+    Mutant(
+        "declarative/solvers/newton_kernel.py",
+        "dense * (m * m + p * m + p * p)",
+        "(m * m + p * m + p * p)",
+        "sparse problems get room for dense matrices",
+        ("library/test_native.py::test_room_for_steps_is_no_square_of_what_is_large",),
+    ),
+    Mutant(
         "declarative/expansion.py",
         "if second and not math.isfinite(rows.sum().item()):",
         "if False:",
