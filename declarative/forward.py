@@ -16,7 +16,7 @@ from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, by_rows
-from .optimality import Assessment, assess
+from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
@@ -113,18 +113,32 @@ def solve(
         if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
             batch = _densely(call.plan, batch)
             raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
-        codes = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
+        codes, failed = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
         if batch.problem.bounds is not None:
             within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
             raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
-        failed = bool(codes.any())
         _report(call, batch, solution, found, failed)
     if failed or not call.differentiable:
         return solution, Workspace(messages=raw.messages)
     if own is not None:
         return solution, Workspace(factors=raw.factors, messages=raw.messages)
     return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
+
+
+def solve_plainly(call: Call, xs: tuple[Tensor, ...]) -> Tensor | None:  # (size, *shape)
+    """The solutions of a call of which nothing else is asked, if its solver has a short way and all went well."""
+    known = _known_size(call, xs)
+    if known is None or call.differentiable or call.warm or not call.size or call.plan.solver.needs_start:
+        return None
+    with torch.no_grad(), without_saved_tensor_hooks():
+        start = _candidates(call, xs, None, known)[0]
+        found = call.plan.solver.solve_plainly(_inspected(call, xs, start, known), flat(start))
+        if found is None or _finite(call, xs) is not None:
+            return None
+        y, residual = found
+        solved = bool((residual <= optimality_tolerance(start.dtype)).all())
+        return own_memory(y.reshape(start.shape), xs) if solved else None
 
 
 def outlined(call: Call, xs: tuple[Tensor, ...]) -> tuple[Batch, Tensor]:
@@ -319,14 +333,14 @@ def _solved_by(solver: Solver, batch: Batch, first: Tensor) -> RawSolution:
 
 def _judge(
     batch: Batch, raw: RawSolution, found: Assessment, finite: Tensor | None, start: Tensor, explain: bool
-) -> Tensor:  # (size,)
-    """The status of each problem: the verdict decides what is solved, and evidence what cannot be.
+) -> tuple[Tensor, bool]:  # (size,)
+    """The status of each problem, and whether any failed: the verdict decides what is solved, evidence what cannot be.
 
     ``explain`` looks for such evidence; a solver that judges its own solutions brings its own.
     """
     solved = found.solved(raw.y.dtype)
     if finite is None and bool(solved.all()):  # as nearly always
-        return torch.zeros_like(raw.codes)
+        return torch.zeros_like(raw.codes), False
     finite = torch.ones_like(solved) if finite is None else finite
     solved = solved & finite
     codes = torch.where(raw.codes == Status.CONVERGED, int(Status.NOT_OPTIMAL), raw.codes)
@@ -340,17 +354,19 @@ def _judge(
     codes = torch.where(solved, int(Status.CONVERGED), codes)
     nowhere = ~raw.y.isfinite().all(-1) & (codes != Status.UNBOUNDED)
     lost = ~finite | nowhere | (~batch.is_defined(raw.y) & (codes == Status.NOT_OPTIMAL))
-    return torch.where(lost, int(Status.NOT_FINITE), codes)
+    codes = torch.where(lost, int(Status.NOT_FINITE), codes)
+    return codes, bool(codes.any())
 
 
 def _solution(
     batch: Batch, raw: RawSolution, found: Assessment, codes: Tensor, shape: torch.Size, others: Sequence[Tensor]
 ) -> Solution:
     multipliers = found.multipliers
+    below = torch.rsub(multipliers[:, batch.p :], 0.0) if batch.q else multipliers.new_zeros(batch.size, 0)
     return Solution(
         y=own_memory(raw.y if raw.y.shape == shape else raw.y.reshape(shape), others),
-        multipliers=multipliers[:, : batch.p].clone(),
-        inequality_multipliers=0.0 - multipliers[:, batch.p :],  # and no negative zeros
+        multipliers=(multipliers[:, : batch.p] if batch.q else multipliers).clone(),
+        inequality_multipliers=below,  # no negative zeros among them
         active=found.active.clone(),
         codes=codes,
         iterations=raw.iterations,

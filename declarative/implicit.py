@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .forward import Call, Plan, Workspace, solve
+from .forward import Call, Plan, Workspace, solve, solve_plainly
 from .gradients import Rule
 from .inputs import Inputs
 from .linear import by_rows, full_precision
@@ -91,8 +91,9 @@ class Implicit(torch.autograd.Function):
         if not call.size or not wanted:
             return None, None, *(torch.zeros_like(x) if i in wanted else None for i, x in enumerate(xs)), *constant
         plain = not torch.is_grad_enabled() and not (value_is_hidden(v) or value_is_hidden(w))
-        good = solution.converged
-        masked = call.plan.on_failure == "mask" and not (plain and bool(good.all()))
+        masks = call.plan.on_failure == "mask"
+        good = solution.converged if masks else solution.codes
+        masked = masks and not (plain and bool(good.all()))
         if masked:
             xs, solution = without_failures(call, xs, solution)
             v, w = (torch.where(good.unsqueeze(-1), row, 0.0) for row in (v, w))
@@ -219,6 +220,12 @@ def evaluate(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()
     *tensors, workspace = apply(spec, call, *inputs.xs, *warm)
     solution = dataclasses.replace(Solution(*tensors), messages=workspace.messages)
     return Evaluation(spec, inputs, call, solution)
+
+
+def find_points(spec: Spec, call: Call, inputs: Inputs, warm: Sequence[Tensor] = ()) -> Tensor:  # (size, *shape)
+    """Carry out a call of which nothing but the solutions is asked."""
+    y = solve_plainly(call, inputs.xs)
+    return evaluate(spec, call, inputs, warm).solution.y if y is None else y
 
 
 def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:

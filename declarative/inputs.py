@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from .unknowns import is_whole
 
 InDims = int | None | tuple[int | None, ...]
 
+REMEMBERED = 1024  # forms of inputs, the latest, whose arrangement is not worked out again
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -36,49 +38,91 @@ class Inputs:
         for name, x in weights.items():
             check_tensor(name, x)
         every = (*self.xs, *weights.values())
-        check_devices(every, tuple(weights))
+        check_devices([x.device for x in every], tuple(weights))
+        common = _common_dtype([x.dtype for x in every], torch.get_default_dtype())
         floating = any(x.is_floating_point() for x in self.xs)
-        dtype = self.dtype if floating else _common_dtype(every)
-        work = _working_dtype(_common_dtype(every))
+        dtype, work = self.dtype if floating else common, _working_dtype(common)
         xs = tuple(x.to(work) if x.is_floating_point() else x for x in every)
         return replace(self, xs=xs, in_dims=(*self.in_dims, *(None,) * len(weights)), dtype=dtype, work=work)
+
+
+Form = tuple[torch.Size, torch.dtype, torch.device]
+
+
+@dataclass(frozen=True)
+class _Arrangement:
+    """What follows from the forms of the inputs alone."""
+
+    in_dims: tuple[int | None, ...]
+    moves: tuple[int | None, ...] | None  # None: the batch comes first already
+    size: int
+    batched: bool
+    dtype: torch.dtype
+    work: torch.dtype
+    converts: bool  # whether the precision that is worked in is another one
 
 
 def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
     """Check the inputs of a call and bring their batch dimension to the front."""
     if not xs:
         raise ValueError("a node needs at least one input: node(x).")
-    for i, x in enumerate(xs):
-        check_tensor(f"input {i}", x)
-    check_devices(xs)
-    dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(xs)
-    if len(dims) != len(xs):
-        raise ValueError(f"in_dims has {len(dims)} entries, but the node was called with {len(xs)} inputs.")
+    forms = tuple([form(f"input {i}", x) for i, x in enumerate(xs)])
+    found = _arrangement(forms, in_dims, torch.get_default_dtype())
+    xs = tuple(xs)
+    if found.moves is not None:
+        xs = tuple(x.movedim(dim, 0) if dim else x for x, dim in zip(xs, found.moves, strict=True))
+    if found.converts:
+        xs = tuple(x.to(found.work) if x.is_floating_point() else x for x in xs)
+    return Inputs(xs, found.in_dims, found.size, found.batched, found.dtype, found.work, len(xs))
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _arrangement(forms: tuple[Form, ...], in_dims: InDims, default: torch.dtype) -> _Arrangement:
+    """The arrangement of inputs of these forms, which is worked out once.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    check_devices([place for _, _, place in forms])
+    dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(forms)
+    if len(dims) != len(forms):
+        raise ValueError(f"in_dims has {len(dims)} entries, but the node was called with {len(forms)} inputs.")
     sizes = {}
-    for i, (x, dim) in enumerate(zip(xs, dims, strict=True)):
+    for i, ((shape, _, _), dim) in enumerate(zip(forms, dims, strict=True)):
         if dim is None:
             continue
-        if not -x.dim() <= dim < x.dim():
+        if not -len(shape) <= dim < len(shape):
             raise ValueError(
-                f"input {i} has shape {tuple(x.shape)}, but in_dims says that its dimension {dim} is the batch: add a "
+                f"input {i} has shape {tuple(shape)}, but in_dims says that its dimension {dim} is the batch: add a "
                 "batch dimension (x.unsqueeze(0)), or pass in_dims=None if the batch shares this input."
             )
-        sizes[i] = x.shape[dim]
+        sizes[i] = shape[dim]
     if len(set(sizes.values())) > 1:
         words = ", ".join(f"input {i}: {size}" for i, size in sizes.items())
         raise ValueError(f"the inputs have different batch sizes ({words}); in_dims says which dimension is the batch.")
-    dtype = _common_dtype(xs)
+    dtypes = [dtype for _, dtype, _ in forms]
+    dtype = _common_dtype(dtypes, default)
     work = _working_dtype(dtype)
-    moved = [x.movedim(dim, 0) if dim else x for x, dim in zip(xs, dims, strict=True)]
-    return Inputs(
-        xs=tuple(x.to(work) if x.is_floating_point() else x for x in moved),
+    return _Arrangement(
         in_dims=tuple(None if dim is None else 0 for dim in dims),
+        moves=dims if any(dims) else None,
         size=next(iter(sizes.values()), 1),
         batched=bool(sizes),
         dtype=dtype,
         work=work,
-        own=len(xs),
+        converts=any(dtype.is_floating_point and dtype != work for dtype in dtypes),
     )
+
+
+def form(name: str, x: object) -> Form:
+    """What an input is but for its values, if there is arithmetic for it.
+
+    Raises:
+        TypeError: there is none.
+    """
+    check_tensor(name, x)
+    assert isinstance(x, Tensor)  # which was checked
+    return x.shape, x.dtype, x.device
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -101,19 +145,19 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
 
 
-def check_devices(xs: Sequence[object], names: Sequence[str] = ()) -> None:
-    """Refuse tensors from several devices; those after the inputs have names.
+def check_devices(places: Sequence[torch.device | None], names: Sequence[str] = ()) -> None:
+    """Refuse tensors from several devices; those after the inputs have names, and None is no tensor.
 
     Raises:
         ValueError: there are such.
     """
-    labels = [*(f"input {i}" for i in range(len(xs) - len(names))), *names]
-    places = {label: x.device for label, x in zip(labels, xs, strict=True) if isinstance(x, Tensor)}
-    for label, place in places.items():
-        first = next(iter(places))
-        if place != places[first]:
+    labels = [*(f"input {i}" for i in range(len(places) - len(names))), *names]
+    known = {label: place for label, place in zip(labels, places, strict=True) if place is not None}
+    for label, place in known.items():
+        first = next(iter(known))
+        if place != known[first]:
             raise ValueError(
-                f"all inputs must be on one device, but {first} is on {places[first]} and {label} on {place}."
+                f"all inputs must be on one device, but {first} is on {known[first]} and {label} on {place}."
             )
 
 
@@ -135,9 +179,9 @@ def check_incoming(v: object, shape: torch.Size) -> Tensor:
     return v.detach()
 
 
-def _common_dtype(xs: Sequence[Tensor]) -> torch.dtype:
-    floating = [x.dtype for x in xs if x.is_floating_point()]
-    dtype = floating[0] if floating else torch.get_default_dtype()
+def _common_dtype(dtypes: Sequence[torch.dtype], default: torch.dtype) -> torch.dtype:
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    dtype = floating[0] if floating else default
     for other in floating[1:]:
         dtype = torch.promote_types(dtype, other)
     return dtype

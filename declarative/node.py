@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from . import statement
 from .arguments import require_flags
 from .derivatives import Derivatives
-from .forward import Plan, refuse_captured_in_transform
+from .forward import Call, Plan, refuse_captured_in_transform
 from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
-from .implicit import Evaluation, Spec, evaluate
+from .implicit import Evaluation, Spec, evaluate, find_points
 from .inputs import Inputs, arrange, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
 from .problem import Function
 from .recording import Recordings
@@ -31,6 +31,7 @@ from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
 
 Method = TypeVar("Method", bound=Callable[..., object])
+Found = TypeVar("Found")
 
 
 def _opaque(method: Method) -> Method:
@@ -235,10 +236,10 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             if without_values(xs):
-                return statement.outline(self.spec.plan, self._arranged(xs), self)
-            found = self.evaluate(xs, start)
-            y = found.solution.y.to(found.inputs.dtype)
-        return statement.nest_point(found.call.plan, y if found.inputs.batched else y[0])
+                return self.present(statement.outline(self.spec.plan, self._arranged(xs), self), xs)
+            call, inputs, warm = self._bound(xs, start)
+            y = self._carry_out(find_points, call, inputs, warm).to(inputs.dtype)
+        return self.present(statement.nest_point(call.plan, y if inputs.batched else y[0]), xs)
 
     @_opaque
     def solve(self, *xs: Tensor, start: Any = None) -> Solution:
@@ -262,7 +263,8 @@ class DeclarativeNode(nn.Module):
             rows = found.solution.stacked().detach()
             solution = dataclasses.replace(found.solution, objective=found.objective(), rows=rows)
             solution = statement.nest(found.call, found.inputs.xs, solution)
-        return solution.as_given(found.inputs.dtype, found.inputs.batched)
+        solution = solution.as_given(found.inputs.dtype, found.inputs.batched)
+        return dataclasses.replace(solution, y=self.present(solution.y, xs))
 
     @_opaque
     def at(self, *xs: Tensor, start: Any = None) -> Point:
@@ -367,6 +369,20 @@ class DeclarativeNode(nn.Module):
         """
         return xs
 
+    def present(self, y: Any, xs: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        """The output of a call from the solution and the inputs of the call: the counterpart of :meth:`prepare`.
+
+        Example:
+            >>> import torch
+            >>> from declarative import DeclarativeNode
+            >>> class Rounded(DeclarativeNode):
+            ...     def present(self, y, xs):
+            ...         return y.round()
+            >>> Rounded(lambda x, u: (u - x).square().sum(), solver=lambda x: x.clone())(torch.tensor([[1.2, 3.4]]))
+            tensor([[1., 3.]])
+        """
+        return y
+
     def evaluate(self, xs: Sequence[Tensor], start: object = None) -> Evaluation:
         """Solve the batch, and return everything that reports need, flat and batch first.
 
@@ -377,6 +393,10 @@ class DeclarativeNode(nn.Module):
             >>> node.evaluate([torch.tensor([[3.0, 4.0]])]).inputs.size
             1
         """
+        return self._carry_out(evaluate, *self._bound(xs, start))
+
+    def _bound(self, xs: Sequence[Tensor], start: object) -> tuple[Call, Inputs, tuple[Tensor, ...]]:
+        """What is to be solved: the call, its inputs, and where it starts."""
         refuse_without_values(xs)
         refuse_nested_forward_mode()
         inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
@@ -386,8 +406,13 @@ class DeclarativeNode(nn.Module):
         call = statement.make_call(plan, inputs, len(warm), self.gradient.is_one_sided)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)
+        return call, inputs, warm
+
+    def _carry_out(
+        self, carry_out: Callable[..., Found], call: Call, inputs: Inputs, warm: tuple[Tensor, ...]
+    ) -> Found:
         try:
-            return evaluate(self.spec, call, inputs, warm)
+            return carry_out(self.spec, call, inputs, warm)
         except SolverError as error:
             error.solution = statement.nest(call, inputs.xs, error.solution)
             raise

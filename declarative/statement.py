@@ -157,6 +157,7 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
     """The call of a plan that is bound to these inputs, with what its functions capture if it may be differentiated."""
     gradients = torch.is_grad_enabled() or transformed()
     differentiable = transformed() or (gradients and any(x.requires_grad for x in inputs.xs))
+    pure = plan.sizes is not None and plan.sizes.one_unknown  # then functions depend on their arguments alone
     return Call(
         plan,
         inputs.in_dims,
@@ -167,7 +168,7 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
         gradients=gradients,
         kinks=kinks,
         own=inputs.own,
-        captured=captured_by(plan.problem) if differentiable else (),
+        captured=captured_by(plan.problem) if differentiable and not pure else (),
     )
 
 

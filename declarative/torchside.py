@@ -6,7 +6,7 @@ Beside ``recording`` it is the only place for names of torch that begin with an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -313,14 +313,16 @@ def _autocasts(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-@contextmanager
-def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+def ordinary_mode(xs: tuple[Tensor, ...]) -> AbstractContextManager[tuple[Tensor, ...]]:
     """Leave inference mode and autocast: derivatives are needed inside a solver, and all of their digits."""
     tensors = [x for x in xs if isinstance(x, Tensor)]
     device = tensors[0].device.type if tensors else "cpu"
-    if not (torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)):
-        yield xs  # as nearly always
-        return
+    unusual = torch.is_inference_mode_enabled() or _autocasts(device) or any(x.is_inference() for x in tensors)
+    return _ordinary_mode(xs, device) if unusual else nullcontext(xs)
+
+
+@contextmanager
+def _ordinary_mode(xs: tuple[Tensor, ...], device: str) -> Iterator[tuple[Tensor, ...]]:
     grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     known = torch.amp.is_autocast_available(device)  # the meta device, for one, has none
     digits = torch.autocast(device, enabled=False) if known else nullcontext()
@@ -328,12 +330,17 @@ def ordinary_mode(xs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in xs)
 
 
-@contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
+def without_saved_tensor_hooks() -> AbstractContextManager[None]:
     """Suspend the hooks of checkpointing and offloading, which ``torch.func`` does not work with.
 
     They have nothing to do inside a solver: of what happens there, nothing is saved for a backward pass.
     """
+    some = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return _without_saved_tensor_hooks() if some else nullcontext()
+
+
+@contextmanager
+def _without_saved_tensor_hooks() -> Iterator[None]:
     engine, hooks = torch._C._autograd, []
     while (hook := engine._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(hook)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from declarative.linear import Pair, Solve, System
-from declarative.optimality import Assessment, kink_tolerance
+from declarative.optimality import kink_tolerance
 from declarative.structure import Kind, Point
 
-from .formula import Formula, judged
+from .formula import Formula, Multipliers
 from .layer import Inputs, Options
 from .projection import Projection, polar, pull_identity, radial_system
 from .settings import Number, Setting
@@ -63,8 +63,8 @@ class BallProjection(Projection):
             raise ValueError(f"norm must be 2 or math.inf, but is {norm!r}.")
         self.norm = norm
         setting = Setting("radius", radius)
-        inside, solution, verdict, system, pullback = BALL if norm == 2 else BOX
-        solver = Formula(solution, verdict, setting)
+        inside, formulas, system, pullback = BALL if norm == 2 else BOX
+        solver = Formula(*formulas, setting)
         super().__init__(
             None, setting.bind(inside), solver=solver, system=system, pullback=pullback, setting=setting, **options
         )
@@ -75,33 +75,39 @@ def _shrink(x: Tensor, radius: Tensor) -> Tensor:
     return torch.where(length > radius, direction * radius, x)
 
 
-def _judge_ball(x: Tensor, radius: Tensor, u: Tensor) -> Assessment:
-    """Outside, u - x = l u with l = 1 - ||x|| / radius, which is not positive."""
+def _ball_conditions(x: Tensor, radius: Tensor, u: Tensor) -> Pair:
+    """Outside, u - x = l u with l = 1 - ||x|| / radius."""
+    factor = (polar(x)[1] / radius).clamp(min=1.0)
+    size = torch.maximum((u - x).abs().amax(-1, keepdim=True), radius)
+    stationarity = (u / size * factor - x / size).abs().amax(-1)
+    return stationarity, (polar(u)[1] / radius - 1).clamp(min=0.0).squeeze(-1)
+
+
+def _ball_multipliers(x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
     excess = polar(x)[1] / radius - 1
     weak = excess.abs() <= kink_tolerance(u.dtype)
     active = (excess > 0) & ~weak
-    multiplier = torch.where(active, -excess, 0.0)
-    size = torch.maximum((u - x).abs().amax(-1, keepdim=True), radius)
-    stationarity = ((u - x) / size - multiplier * (u / size)).abs().amax(-1)
-    violation = (polar(u)[1] / radius - 1).clamp(min=0.0).squeeze(-1)
-    return judged(multiplier, stationarity, violation, active, weak)
+    return torch.where(active, -excess, 0.0), active, weak
 
 
 def _clamp(x: Tensor, radius: Tensor) -> Tensor:
     return x.clamp(-radius, radius)
 
 
-def _judge_box(x: Tensor, radius: Tensor, u: Tensor) -> Assessment:
+def _box_conditions(x: Tensor, radius: Tensor, u: Tensor) -> Pair:
+    """u - x is what x is beyond a bound."""
+    beyond = x.abs() - radius
+    size = torch.maximum(beyond.abs().amax(-1, keepdim=True), radius)
+    stationarity = ((u - x + x.sign() * beyond.relu()) / size).abs().amax(-1)
+    return stationarity, (u.abs() / radius - 1).amax(-1).relu()
+
+
+def _box_multipliers(x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
     """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
     beyond = torch.cat([x - radius, -x - radius], -1)
     weak = beyond.abs() <= kink_tolerance(u.dtype) * radius
     active = (beyond > 0) & ~weak
-    multipliers = torch.where(active, -beyond, 0.0)
-    upper, lower = multipliers.chunk(2, -1)
-    size = torch.maximum(beyond.abs().amax(-1), radius.squeeze(-1))
-    stationarity = (u - x - upper + lower).abs().amax(-1) / size
-    violation = (u.abs() / radius - 1).clamp(min=0.0).amax(-1)
-    return judged(multipliers, stationarity, violation, active, weak)
+    return torch.where(active, -beyond, 0.0), active, weak
 
 
 def _pull_ball(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
@@ -139,5 +145,5 @@ class BoxSystem(IdentitySystem):
         return solve
 
 
-BALL = (in_ball, _shrink, _judge_ball, _ball_system, _pull_ball)
-BOX = (in_box, _clamp, _judge_box, BoxSystem.at, _pull_box)
+BALL = (in_ball, (_shrink, _ball_conditions, _ball_multipliers), _ball_system, _pull_ball)
+BOX = (in_box, (_clamp, _box_conditions, _box_multipliers), BoxSystem.at, _pull_box)

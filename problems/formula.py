@@ -9,25 +9,35 @@ import torch
 from torch import Tensor
 
 from declarative import Solver
+from declarative.linear import Pair
 from declarative.optimality import Assessment
 from declarative.problem import Batch, flat
 from declarative.solution import RawSolution
 
 from .settings import Setting
 
+Multipliers = tuple[Tensor, Tensor | None, Tensor | None]  # and which are active and weak, (batch, k): all and none
+
+
+def no_multipliers(*arguments: Tensor) -> Multipliers:
+    """Those of a problem without constraints."""
+    return arguments[-1][:, :0], None, None
+
 
 @dataclass(frozen=True)
 class Formula(Solver):
-    """A solution by formula, with a verdict of its own, both for the batch.
+    """A solution by formula, with a verdict of its own, all for the batch.
 
     Attributes:
         solution: from the inputs, and the setting as a column if there is one, to the solutions, batch first.
-        verdict: the same with the solutions as the last argument.
+        conditions: the same with the solutions as the last argument: stationarity and violation, relative, (batch,).
+        multipliers: likewise.
         setting: of the layer.
     """
 
     solution: Callable[..., Tensor]
-    verdict: Callable[..., Assessment]
+    conditions: Callable[..., Pair]
+    multipliers: Callable[..., Multipliers] = no_multipliers
     setting: Setting | None = None
 
     needs_start = False
@@ -36,12 +46,19 @@ class Formula(Solver):
         return RawSolution.unsolved(flat(self.solution(*self._arguments(batch, start))))
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        return self.verdict(*self._arguments(batch, raw.y), raw.y)
+        arguments = *self._arguments(batch, raw.y), raw.y
+        multipliers, active, weak = self.multipliers(*arguments)
+        return judged(multipliers, *self.conditions(*arguments), active, weak)
+
+    def solve_plainly(self, batch: Batch, start: Tensor) -> Pair:
+        arguments = self._arguments(batch, start)
+        y = flat(self.solution(*arguments))
+        return y, torch.maximum(*self.conditions(*arguments, y))
 
     def _arguments(self, batch: Batch, like: Tensor) -> tuple[Tensor, ...]:
         xs = batch.unshared().xs
         if self.setting is None:
-            return tuple(x.to(like.dtype) for x in xs)
+            return tuple([x.to(like.dtype) for x in xs])
         others, value = self.setting.columns(xs, like)
         return *others, value
 

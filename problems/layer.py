@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from declarative import DeclarativeNode, Rule, Solution, Solver
-from declarative.inputs import check_devices
+from declarative import DeclarativeNode, Rule, Solver
 from declarative.problem import Function
 from declarative.recording import Sizes
 
@@ -88,7 +87,6 @@ class Layer(DeclarativeNode):
 
     def prepare(self, *xs: Tensor) -> Inputs:
         """Check the inputs of a call, and complete them; differentiable."""
-        check_devices(xs)  # before anything is computed with them
         if not self.required:
             return xs
         found = arrange(type(self).__name__, self.required, self.optional, self._with_setting(xs), self.empty)
@@ -117,18 +115,8 @@ class Layer(DeclarativeNode):
         padded = (*xs, *(None,) * (len(self.required) + len(self.optional) - len(xs)))
         return padded if padded[-1] is not None else (*padded[:-1], own)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def forward(self, *xs: Tensor, start: Tensor | None = None) -> Tensor:
-        """The solutions: see :meth:`DeclarativeNode.forward`."""
-        return self._blanked(super().forward(*xs, start=start), xs)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def solve(self, *xs: Tensor, start: Tensor | None = None) -> Solution:
-        """Solve the batch and return all that is known about it: see :meth:`DeclarativeNode.solve`."""
-        solution = super().solve(*xs, start=start)
-        return dataclasses.replace(solution, y=self._blanked(solution.y, xs))
-
-    def _blanked(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
+    def present(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
+        """The solutions, zero where they are blank."""
         where = self.blank(*xs)
         return y if where is None else torch.where(where, 0.0, y)
 

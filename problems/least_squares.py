@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from declarative.linear import Pair, Solve, System, times, warn_of
-from declarative.optimality import Assessment
 from declarative.structure import Kind, Point
 
-from .formula import Formula, judged
+from .formula import Formula
 from .layer import Inputs, Layer, Options
 from .settings import Number, Setting
 from .systems import largest_or_one
@@ -57,7 +56,7 @@ class LeastSquares(Layer):
         setting = Setting("ridge", ridge, after=(3,), may_vanish=True)
         super().__init__(
             setting.bind(weighted_squares),
-            solver=Formula(_least_squares, _judge, setting),
+            solver=Formula(_least_squares, _conditions, setting=setting),
             system=partial(_system, setting=setting),
             start=_origin,
             setting=setting,
@@ -78,13 +77,13 @@ def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor) -> Tensor:
     return y + times(inverse, right - times(rows, y))
 
 
-def _judge(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Assessment:
+def _conditions(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Pair:
     """A' W (A u - b) + ridge u = 0, relative to the sizes of the numbers in it."""
     unit, pull = A / largest_or_one(A)[:, None, None], ridge / largest_or_one(A).unsqueeze(-1) * u
     slope = times(unit.mT, w * (times(A, u) - b)) + pull
     size = times(unit.mT.abs(), w * (times(A.abs(), u.abs()) + b.abs())) + pull.abs()
     stationarity = slope.abs().amax(-1) / largest_or_one(size)
-    return judged(u[:, :0], stationarity, torch.zeros_like(stationarity))
+    return stationarity, torch.zeros_like(stationarity)
 
 
 def _rows(A: Tensor, w: Tensor, ridge: Tensor) -> Tensor:  # (batch, p + m, m)

@@ -48,6 +48,14 @@ def polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (bat
     return scaled / torch.where(length > 0, length, 1.0), size * length
 
 
+def plain_polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (batch, 1)
+    """The same of tensors that nobody differentiates, which can be asked whether anything overflows or underflows."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    least, most = torch.aminmax(length)
+    limit = torch.finfo(x.dtype).tiny ** 0.4  # squares that underflow are lost beside its square
+    return (x / length, length) if least.item() > limit and most.item() < 1 / limit else polar(x)
+
+
 def radial_system(point: Point, kind: Kind, inverse: Tensor) -> System:  # (batch, 1)
     """The systems of a projection onto a sphere: H = (1 - l) I, whose inverse is given with all its digits.
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from declarative import ClosedForm
 from declarative.linear import DiagonalHessianSystem, Pair, Solve, System, rank_tolerance, warn_of
-from declarative.optimality import Assessment
 from declarative.structure import Kind, Point
 
-from .formula import Formula, judged
+from .formula import Formula, Multipliers
 from .layer import Options
 from .projection import Projection
 from .systems import largest_or_one
@@ -52,7 +51,7 @@ class RotationProjection(Projection):
         # A general solver may end at the nearest reflection: the constraints allow both. The general way is Newton's
         # method from the same formula.
         self.generic_solver = ClosedForm(_nearest, polish=True)
-        super().__init__(orthogonality, solver=Formula(_nearest, _judge), system=_system, **options)
+        super().__init__(orthogonality, solver=Formula(_nearest, _conditions, _multipliers), system=_system, **options)
 
 
 def _nearest(X: Tensor) -> Tensor:
@@ -62,12 +61,17 @@ def _nearest(X: Tensor) -> Tensor:
     return torch.where(finite, torch.cat([U[..., :-1], U[..., -1:] * sign.unsqueeze(-1)], -1) @ Vh, X)
 
 
-def _judge(X: Tensor, u: Tensor) -> Assessment:
-    """X = R T with T = R' X symmetric, relative to X; the multipliers are those of I - T."""
+def _conditions(X: Tensor, u: Tensor) -> Pair:
+    """X = R T with T = R' X symmetric, relative to X."""
     R, eye = u.view(X.shape), torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     T = R.mT @ X
-    skew = (T - T.mT).abs().amax((-2, -1)) / largest_or_one(X)
-    return judged(_weights(eye - _sym(T)), skew, (R.mT @ R - eye).abs().amax((-2, -1)))
+    return (T - T.mT).abs().amax((-2, -1)) / largest_or_one(X), (R.mT @ R - eye).abs().amax((-2, -1))
+
+
+def _multipliers(X: Tensor, u: Tensor) -> Multipliers:
+    """Those of I - T."""
+    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+    return _weights(eye - _sym(u.view(X.shape).mT @ X)), None, None
 
 
 def _system(point: Point, kind: Kind) -> System:

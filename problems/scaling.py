@@ -23,7 +23,7 @@ class Scaled(NamedTuple):
     u: Tensor  # (batch, m)
     v: Tensor  # (batch, n)
     error: Tensor  # of the marginals, relative, (batch,)
-    speed: Tensor  # by how much it fell per iteration towards the end, (batch,)
+    middle: Tensor  # the same half-way, (batch,)
     iterations: Tensor  # (batch,)
 
 
@@ -51,7 +51,7 @@ def _by_loops(
     count = torch.empty(len(u), dtype=torch.int64, device=u.device)
     tensors = kernel, r, c, u, v, excess, error, middle, count
     _iterate_all(*(x.contiguous().numpy() for x in tensors), tolerance, steps)
-    return Scaled(u, v, error, (error / middle) ** (2 / steps), count)
+    return Scaled(u, v, error, middle, count)
 
 
 @allocating
@@ -120,5 +120,4 @@ def _by_tensors(
         everybody = left == len(busy)
         if not left:
             break
-    speed = (error / middle) ** (2 / steps)
-    return Scaled(u.squeeze(-2), v.squeeze(-2), error.flatten(), speed.flatten(), count.flatten())
+    return Scaled(u.squeeze(-2), v.squeeze(-2), error.flatten(), middle.flatten(), count.flatten())

@@ -31,14 +31,12 @@ def _eliminate(plan: Tensor, b: Tensor, d: Tensor, warn: bool) -> Pair:  # plan:
     rows, columns = plan.sum(-1), plan.sum(-2)
     right = d - times(plan.mT, b / rows)
     right = right - columns * (right.sum(-1, keepdim=True) / columns.sum(-1, keepdim=True))  # into the range
-    t = torch.zeros_like(right)
-    left = torch.ones_like(right[:, 0], dtype=torch.bool)
-    if plan.shape[-1] > DIRECT:
-        t, left = _conjugate_gradients(plan, rows, columns, right, min(STEPS, 1 + plan.shape[-1] // SHARE))
-    if left.all():
+    if plan.shape[-1] <= DIRECT:
         t = _factorised(plan, rows, columns, right, warn)
-    elif left.any():
-        t[left] = _factorised(plan[left], rows[left], columns[left], right[left], warn)
+    else:
+        t, left = _conjugate_gradients(plan, rows, columns, right, min(STEPS, 1 + plan.shape[-1] // SHARE))
+        if left.any():
+            t[left] = _factorised(plan[left], rows[left], columns[left], right[left], warn)
     return (b - times(plan, t)) / rows, t
 
 
@@ -75,24 +73,25 @@ def _factorised(plan: Tensor, rows: Tensor, columns: Tensor, right: Tensor, warn
     root = columns.sqrt()
     null = root / torch.linalg.vector_norm(root, dim=-1, keepdim=True)
     right = right / root
-    half = plan / rows.sqrt().unsqueeze(-1) / root.unsqueeze(-2)
+    half = (plan / rows.sqrt().unsqueeze(-1)).div_(root.unsqueeze(-2))
     eye = torch.eye(plan.shape[-1], dtype=plan.dtype, device=plan.device)
-    matrix = eye - half.mT @ half + null.unsqueeze(-1) * null.unsqueeze(-2)
+    matrix = torch.addcmul(eye, null.unsqueeze(-1), null.unsqueeze(-2)).baddbmm_(half.mT, half, alpha=-1)
     factor, info = torch.linalg.cholesky_ex(matrix)
     pivots = torch.diagonal(factor, dim1=-2, dim2=-1).amin(-1)
-    good = (info == 0) & (pivots.square() > 16 * torch.finfo(plan.dtype).eps)
-    factor = torch.where(good[:, None, None], factor, eye)
-    y = torch.cholesky_solve(right.unsqueeze(-1), factor)
-    y = y + torch.cholesky_solve(right.unsqueeze(-1) - matrix @ y, factor)
-    if not good.all():
+    good = (info == 0) & (pivots > 4 * torch.finfo(plan.dtype).eps ** 0.5)
+    regular = bool(good.all())
+    factor = factor if regular else torch.where(good[:, None, None], factor, eye)
+    column = right.unsqueeze(-1)
+    y = torch.cholesky_solve(column, factor)
+    y = y + torch.cholesky_solve(torch.baddbmm(column, matrix, y, alpha=-1), factor)
+    if not regular:
         left = matrix[~good]
         finite = left.isfinite().all(-1).all(-1)[:, None, None]  # what is not has no solution, which the node will say
         values, vectors = torch.linalg.eigh(torch.where(finite, left, 0.0))
         smallest = 16 * plan.shape[-1] * torch.finfo(plan.dtype).eps
-        regular = values > smallest
         inverse = 1 / values.clamp(min=smallest)  # a step of Newton's method needs these directions
         if warn:
-            inverse = torch.where(regular, inverse, 0.0)
+            inverse = torch.where(values > smallest, inverse, 0.0)
         y[~good] = vectors @ (inverse.unsqueeze(-1) * (vectors.mT @ right[~good].unsqueeze(-1)))
         if warn:
             why = "the transport plan falls apart into blocks that exchange no mass, and the system is singular"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from declarative.inputs import check_tensor
+from declarative.inputs import REMEMBERED, check_devices, check_tensor
 
 # Within a call the same name is the same size. The batch may be 1 or missing: then all problems share the input.
 DIMENSIONS: dict[str, tuple[str, ...]] = {
@@ -50,23 +52,32 @@ def arrange(
     if not len(required) <= len(xs) <= len(names):
         wanted = f"one input, {names[0]}" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
         raise TypeError(f"{owner} takes {wanted}, but was called with {len(xs)} inputs.")
-    given = {name: x for name, x in zip(names, xs, strict=False) if x is not None or name in required}
-    tensors = {name: _floating(name, x) for name, x in given.items()}
+    tensors = [
+        None if x is None and name not in required else _floating(name, x) for name, x in zip(names, xs, strict=False)
+    ]
+    shapes = _whole(names, tuple([None if x is None else (x.shape, x.device) for x in tensors]), empty)
+    missing = (None,) * (len(names) - len(tensors))
+    pairs = zip(tensors, shapes, strict=True)
+    return [*(x if x is None or shape is None else x.expand(shape) for x, shape in pairs), *missing]
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _whole(
+    names: tuple[str, ...], forms: tuple[tuple[torch.Size, torch.device] | None, ...], empty: str
+) -> tuple[tuple[int, ...] | None, ...]:
+    """The shapes with the whole batch, and None where an input has it already or was left out; worked out once."""
+    check_devices([None if form is None else form[1] for form in forms])
+    given = {name: form[0] for name, form in zip(names, forms, strict=False) if form is not None}
     sizes: dict[str, int] = {}
-    for name, x in tensors.items():
-        _measure(name, x, sizes, empty)
+    for name, shape in given.items():
+        _measure(name, shape, sizes, empty)
     if "batch" not in sizes:
         raise ValueError(
             f"{names[0]} must have shape {_written(names[0])}, or another input a batch dimension, but none has: "
             f"{names[0]}.unsqueeze(0) makes a batch of one."
         )
-    whole = {name: _with_batch(x, len(DIMENSIONS[name]), sizes["batch"]) for name, x in tensors.items()}
-    return [whole.get(name) for name in names]
-
-
-def _with_batch(x: Tensor, dims: int, size: int) -> Tensor:
-    own = x.shape[x.dim() - dims + 1 :]
-    return x if x.shape == (size, *own) else x.expand(size, *own)
+    whole = {name: (sizes["batch"], *shape[len(shape) - len(DIMENSIONS[name]) + 1 :]) for name, shape in given.items()}
+    return tuple([None if whole.get(name) == given.get(name) else whole[name] for name in names[: len(forms)]])
 
 
 def _floating(name: str, x: object) -> Tensor:
@@ -80,14 +91,14 @@ def _floating(name: str, x: object) -> Tensor:
     return x
 
 
-def _measure(name: str, x: Tensor, sizes: dict[str, int], empty: str) -> None:
+def _measure(name: str, shape: torch.Size, sizes: dict[str, int], empty: str) -> None:
     """Compare the shape of an input with the sizes that are known, and add its own to them."""
     dims = DIMENSIONS[name]
-    message = f"{name} must have shape {_written(name)}, but has shape {tuple(x.shape)}"
-    if x.dim() not in (len(dims), len(dims) - 1):
+    message = f"{name} must have shape {_written(name)}, but has shape {tuple(shape)}"
+    if len(shape) not in (len(dims), len(dims) - 1):
         raise ValueError(f"{message}.")
     own: dict[str, int] = {}
-    for dim, size in zip(dims[len(dims) - x.dim() :], x.shape, strict=True):
+    for dim, size in zip(dims[len(dims) - len(shape) :], shape, strict=True):
         if own.setdefault(dim, size) != size:
             raise ValueError(f"{message}: it must be square.")
         if not size and dim not in ("batch", *empty):

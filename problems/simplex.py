@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from declarative.linear import Pair, Solve, System
-from declarative.optimality import Assessment, kink_tolerance
+from declarative.optimality import kink_tolerance
 from declarative.structure import Kind, Point
 
-from .formula import Formula, judged
+from .formula import Formula, Multipliers
 from .layer import Inputs, Layer, Options
 from .projection import Projection, pull_identity
 from .settings import Number, Setting, visible
@@ -60,7 +60,7 @@ class SimplexProjection(Projection):
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        solver = Formula(_sparsemax, _judge_sparsemax)
+        solver = Formula(_sparsemax, _sparsemax_conditions, _sparsemax_multipliers)
         super().__init__(sums_to_one, not_negative, solver=solver, system=SimplexSystem.at, start=_uniform, **options)
 
     def complete(self, x: Tensor) -> Inputs:
@@ -101,7 +101,7 @@ class EntropicSimplex(Layer):
         super().__init__(
             setting.bind(free_energy),
             sums_to_one,
-            solver=Formula(_softmax, _judge_softmax, setting),
+            solver=Formula(_softmax, _softmax_conditions, _softmax_multipliers, setting),
             system=partial(_entropic_system, setting=setting),
             pullback=_pull_energy,
             start=_uniform,
@@ -138,43 +138,59 @@ def _unmasked(x: Tensor, margin: Number) -> Tensor:
 
 
 def _sparsemax(x: Tensor) -> Tensor:
-    """max(x - t, 0), the threshold t found by sorting."""
+    """max(x - t, 0), where t is the largest of (the sum of the k largest entries - 1) / k.
+
+    That grows with k as long as the entry that joins is above it, and falls from then on.
+    """
     x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
-    ordered = x.sort(-1, descending=True).values
     count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
-    thresholds = (ordered.cumsum(-1) - 1) / count
-    support = (ordered > thresholds).sum(-1, keepdim=True)
-    return (x - thresholds.gather(-1, support - 1)).clamp(min=0.0)
+    thresholds = (x.sort(-1, descending=True).values.cumsum(-1) - 1) / count
+    return (x - thresholds.amax(-1, keepdim=True)).relu()
 
 
-def _judge_sparsemax(x: Tensor, u: Tensor) -> Assessment:
-    """The gradient u - x is the first multiplier where u > 0, and not less elsewhere."""
-    top, free = x.amax(-1, keepdim=True), u > 0
-    gradient = u - (x - top)  # up to a constant, which would take digits away
-    first = (torch.where(free, gradient, 0.0).sum(-1) / free.sum(-1)).unsqueeze(-1)
-    slope = gradient.abs().amax(-1, keepdim=True).clamp(min=1.0)
-    pull = torch.where(free, 0.0, first - gradient)  # not positive where a bound holds u at zero
+def _sparsemax_margin(x: Tensor, u: Tensor) -> Tensor:
+    """x + l, where l, the multiplier of the sum, is the largest entry of u less that of x: u = max(x + l, 0).
+
+    In this order, by which large numbers do not take digits away.
+    """
+    return x - x.amax(-1, keepdim=True) + u.amax(-1, keepdim=True)
+
+
+def _sparsemax_conditions(x: Tensor, u: Tensor) -> Pair:
+    return (u - _sparsemax_margin(x, u).relu()).abs().amax(-1), (u.sum(-1) - 1).abs()
+
+
+def _sparsemax_multipliers(x: Tensor, u: Tensor) -> Multipliers:
+    """x + l is not positive where a bound holds u at zero, and then it is the bound's multiplier."""
+    rows = torch.constant_pad_nd(_sparsemax_margin(x, u), (1, 0), -torch.inf)  # the sum always counts
     small = kink_tolerance(u.dtype)
-    weak = (u <= small) & (pull.abs() <= small * slope)
-    held = ~free & ~weak
-    stationarity = (torch.where(free, gradient - first, pull.clamp(min=0.0)) / slope).abs().amax(-1)
-    multipliers = torch.cat([first - top, torch.where(held, pull, 0.0)], -1)
-    always = torch.ones_like(first, dtype=torch.bool)
-    active, weak = torch.cat([always, held], -1), torch.cat([~always, weak], -1)
-    return judged(multipliers, stationarity, (u.sum(-1) - 1).abs(), active, weak)
+    active, weak = rows < -small, rows.abs() <= small
+    multipliers = rows * active
+    multipliers[:, :1] = u.amax(-1, keepdim=True) - x.amax(-1, keepdim=True)
+    return multipliers, active, weak
 
 
 def _softmax(x: Tensor, temperature: Tensor) -> Tensor:
     return (x / temperature).softmax(-1).clamp(min=torch.finfo(x.dtype).tiny ** 0.4)
 
 
-def _judge_softmax(x: Tensor, temperature: Tensor, u: Tensor) -> Assessment:
-    """The gradient -x_i + temperature (log u_i + 1) is the same for all i: the multiplier."""
-    multiplier = temperature * (1 - torch.logsumexp(x / temperature, -1, keepdim=True))
-    gradient = -x + temperature * (u.log() + 1)
-    slope = torch.maximum(gradient.abs().amax(-1, keepdim=True), temperature)
-    stationarity = (u * ((gradient - multiplier) / slope)).abs().amax(-1)  # an entry that underflows counts as 0
-    return judged(multiplier, stationarity, (u.sum(-1) - 1).abs())
+def _softmax_level(x: Tensor, temperature: Tensor, u: Tensor) -> Pair:  # (batch, m), (batch, 1)
+    """log u_i - x_i / temperature, which is the same for all i, and the least of them.
+
+    It is larger where u_i has underflowed and is kept above zero.
+    """
+    level = u.log() - x / temperature
+    return level, level.amin(-1, keepdim=True)
+
+
+def _softmax_conditions(x: Tensor, temperature: Tensor, u: Tensor) -> Pair:
+    """An entry counts as little as it is."""
+    level, least = _softmax_level(x, temperature, u)
+    return (u * ((level - least) / (level.abs() + 1))).amax(-1), (u.sum(-1) - 1).abs()
+
+
+def _softmax_multipliers(x: Tensor, temperature: Tensor, u: Tensor) -> Multipliers:
+    return temperature * (_softmax_level(x, temperature, u)[1] + 1), None, None
 
 
 def _pull_energy(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:

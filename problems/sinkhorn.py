@@ -11,7 +11,8 @@ stalls, Newton's method takes over. The Hessian is the matrix of the backward pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 
 from .formula import judged
-from .scaling import iterate
+from .scaling import Scaled, iterate
 from .schur import solve_schur
 from .settings import Setting
 
@@ -57,25 +58,37 @@ class Sinkhorn(Solver):
     needs_start = False
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        M, r, c, gamma = self._operands(batch, start)
-        tolerance = min(self.tolerance or 64 * torch.finfo(start.dtype).eps, optimality_tolerance(start.dtype))
-        f, g, plan, error, iterations = _scale(M, gamma, r, c, tolerance, self.max_iterations)
-        rest = (~(error <= tolerance)).nonzero().flatten()
-        if len(rest):
-            part = _newton(gamma[rest] * M[rest], r[rest], c[rest], tolerance, self.max_iterations)
-            for whole, piece in zip((f, g, plan), part, strict=False):
-                whole[rest] = piece
-            iterations[rest] += part[-1]
-        # An entry that underflows would have an infinite logarithm. This one is as good as zero, and so is its square.
-        floor = torch.finfo(plan.dtype).tiny ** 0.5 * r.amax(-1) * c.amax(-1)
-        plan.clamp_(min=floor[:, None, None])
-        gauge = g[:, -1:] - c[:, -1:].log()
-        rows, columns = f - r.log() + 1 + gauge, g - c.log() - gauge
+        operands = _, r, c, gamma = self._operands(batch, start)
+        found = self._found(operands)
+        f, g = found.f + (found.u / r).log_(), found.g + (found.v / c).log_()
+        gauge = g[:, -1:]
+        multipliers = torch.cat([f + (gauge + 1), g[:, :-1] - gauge], -1).div_(gamma.squeeze(-1))
         # What a problem failed of, should the assessment find that it did.
-        codes = torch.where(iterations < self.max_iterations, int(Status.STALLED), int(Status.ITERATION_LIMIT))
-        multipliers = torch.cat([rows, columns[:, :-1]], -1) / gamma.squeeze(-1)
-        raw = RawSolution(plan.flatten(1), multipliers, codes, iterations, ("",) * batch.size)
-        return replace(raw, assessment=_assessment(multipliers, plan, r, c))
+        codes = torch.where(found.iterations < self.max_iterations, int(Status.STALLED), int(Status.ITERATION_LIMIT))
+        assessment = _assessment(multipliers, found.plan, r, c)
+        messages = ("",) * batch.size
+        return RawSolution(found.plan.flatten(1), multipliers, codes, found.iterations, messages, assessment=assessment)
+
+    def solve_plainly(self, batch: Batch, start: Tensor) -> Pair:
+        operands = _, r, c, _ = self._operands(batch, start)
+        plan = self._found(operands).plan
+        return plan.flatten(1), _error(plan, r, c)
+
+    def _found(self, operands: tuple[Tensor, Tensor, Tensor, Tensor]) -> _Found:
+        M, r, c, gamma = operands
+        tolerance = min(self.tolerance or 64 * torch.finfo(M.dtype).eps, optimality_tolerance(M.dtype))
+        found = _scale(M, gamma, r, c, tolerance, self.max_iterations)
+        if not found.error.max().item() <= tolerance:
+            rest = (~(found.error <= tolerance)).nonzero().flatten()
+            f, g, plan, iterations = _newton(gamma[rest] * M[rest], r[rest], c[rest], tolerance, self.max_iterations)
+            for whole, piece in ((found.f, f), (found.g, g), (found.plan, plan)):
+                whole[rest] = piece
+            found.u[rest] = found.v[rest] = 1.0
+            found.iterations[rest] += iterations
+        # An entry that underflows would have an infinite logarithm. This one is as good as zero, and so is its square.
+        floor = torch.finfo(M.dtype).tiny ** 0.5 * r.amax(-1) * c.amax(-1)
+        found.plan.clamp_(min=floor[:, None, None])
+        return found
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
         if raw.assessment is not None:
@@ -96,7 +109,7 @@ class Sinkhorn(Solver):
 
 def _assessment(multipliers: Tensor, plan: Tensor, r: Tensor, c: Tensor) -> Assessment:
     """Of the marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
-    error = _error(plan, r, c).nan_to_num(nan=torch.inf)
+    error = _error(plan, r, c)
     return judged(multipliers, torch.zeros_like(error), error)
 
 
@@ -115,51 +128,70 @@ def _plan(cost: Tensor, f: Tensor, g: Tensor) -> Tensor:
 # compute what goes into it.
 
 
-def _scale(
-    M: Tensor, gamma: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Potentials, plan, error and iterations, of every problem for as long as it makes good progress."""
+class _Found(NamedTuple):
+    """The plan exp(f_i + g_j - S_ij) scaled by u and v."""
+
+    f: Tensor  # (batch, m)
+    g: Tensor  # (batch, n)
+    u: Tensor
+    v: Tensor
+    plan: Tensor  # (batch, m, n)
+    error: Tensor  # of its marginals, (batch,)
+    iterations: Tensor  # (batch,)
+
+
+def _scale(M: Tensor, gamma: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) -> _Found:
+    """Every problem for as long as it makes good progress."""
     whole, f, g = _kernel(M, gamma)
-    u, v = torch.ones_like(r), torch.ones_like(c)
-    error = torch.full_like(f[:, 0], torch.inf)
-    iterations = torch.zeros_like(error, dtype=torch.int64)
+    u, v, excess = torch.ones_like(r), torch.ones_like(c), M.new_zeros(len(M))
+    far = -0.25 * math.log(torch.finfo(M.dtype).tiny)
+    steps = min(FIRST, limit)
+    first = iterate(whole, r, c, u, v, excess, tolerance, steps)
+    drift = _drift(first)
+    if bool(((first.error <= tolerance) & (drift <= far)).all()):  # before anything is kept in mind
+        return _Found(f, g, first.u, first.v, _scaled(whole, first.u, first.v), first.error, first.iterations)
+    error = torch.full_like(excess, torch.inf)
+    iterations = torch.zeros_like(first.iterations)
     rows, kernel, before = torch.arange(len(M), device=M.device), whole, error.clone()
-    excess, far = torch.zeros_like(error), -0.25 * math.log(torch.finfo(M.dtype).tiny)
     horizon = min(limit, 80 + min(M.shape[1:]) // 2)  # beyond, Newton's method is faster, the less so the larger M is
-    done = 0
-    while done < limit:
-        steps = min(CHUNK if done else FIRST, limit - done)
-        known = (r, c, u, v, excess) if len(rows) == len(M) else (r[rows], c[rows], u[rows], v[rows], excess[rows])
-        *state, now, speed, count = iterate(kernel, *known, tolerance, steps)
-        drift = torch.cat(state, -1).log_().abs_().amax(-1)
-        if not done and bool(((now <= tolerance) & (drift <= far)).all()):
-            (u, v), error, iterations = state, now, count  # an easy batch is done before anything is kept in mind
-            break
-        excess[rows] = _longer(known[-1], speed)
+    now, done = first, 0
+    while True:
+        excess[rows] = _longer(excess[rows], (now.error / now.middle) ** (2 / steps))
         finite = drift.isfinite()
-        for x, new in zip((u, v), state, strict=True):
+        for x, new in ((u, now.u), (v, now.v)):
             x[rows] = torch.where(finite.unsqueeze(-1), new, x[rows])
         # Far from where the kernel was computed, what had underflowed in it may count by now.
         stale = finite & (drift > far)
+        left = now.error
         if stale.any():
             there = rows[stale]
             f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
             whole[there] = kernel[stale] = _plan(gamma[there] * M[there], f[there], g[there])
             u[there] = v[there] = 1.0
-            now = torch.where(stale, torch.inf, now)
-        error[rows] = now
-        iterations[rows] += count
+            left = torch.where(stale, torch.inf, left)
+        error[rows] = left
+        iterations[rows] += now.iterations
         done += steps
-        rate = (now / before) ** ((horizon - done) / steps)
-        stalled = ~finite | ((now * rate > tolerance) & now.isfinite() & before.isfinite())
-        keep = (now > tolerance) & ~stalled
-        if not keep.any():
-            break
+        rate = (left / before) ** ((horizon - done) / steps)
+        stalled = ~finite | ((left * rate > tolerance) & left.isfinite() & before.isfinite())
+        keep = (left > tolerance) & ~stalled
+        if done >= limit or not keep.any():
+            return _Found(f, g, u, v, _scaled(whole, u, v), error, iterations)
         if not keep.all():
-            rows, now, kernel = rows[keep], now[keep], kernel[keep]
-        before = now
-    whole.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
-    return f + u.log(), g + v.log(), whole, error, iterations
+            rows, left, kernel = rows[keep], left[keep], kernel[keep]
+        before, steps = left, min(CHUNK, limit - done)
+        now = iterate(kernel, r[rows], c[rows], u[rows], v[rows], excess[rows], tolerance, steps)
+        drift = _drift(now)
+
+
+def _drift(found: Scaled) -> Tensor:  # (batch,)
+    """How far the potentials have moved since the kernel was computed."""
+    return torch.cat([found.u, found.v], -1).log_().abs_().amax(-1)
+
+
+def _scaled(kernel: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """diag(u) K diag(v), in the memory of the kernel."""
+    return kernel.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
 
 
 def _kernel(M: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:

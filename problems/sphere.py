@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative import Solver, Status
-from declarative.linear import System
+from declarative.linear import Pair, System
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
@@ -17,7 +17,7 @@ from declarative.structure import Kind, Point
 
 from .formula import judged
 from .layer import Options
-from .projection import Projection, polar, radial_system
+from .projection import Projection, plain_polar, polar, radial_system
 
 
 def on_unit_sphere(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
@@ -60,19 +60,34 @@ class Normalise(Solver):
     needs_start = False
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        y, length = polar(batch.unshared().xs[0].to(start.dtype))
-        centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)
-        codes = torch.where(centre, int(Status.SINGULAR), int(Status.CONVERGED))
-        messages = tuple("x = 0 has no nearest point" if code else "" for code in codes.tolist())
+        y, length = plain_polar(batch.unshared().xs[0].to(start.dtype))
+        codes = torch.zeros(len(y), dtype=torch.int64, device=y.device)
+        messages = ("",) * len(y)
+        if not length.min().item() >= torch.finfo(y.dtype).tiny:
+            centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)
+            codes = torch.where(centre, int(Status.SINGULAR), codes)
+            messages = tuple("x = 0 has no nearest point" if code else "" for code in codes.tolist())
         return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages, byproduct=length)
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        """u - x = (1 - ||x||) u, relative to ||x||."""
         x = batch.unshared().xs[0].to(raw.y.dtype)
         length = _length(x, raw.byproduct)
-        violation = (torch.linalg.vector_norm(raw.y, dim=-1) - 1).abs()
-        stationarity = torch.where(raw.codes == Status.CONVERGED, (raw.y - x / length).abs().amax(-1), torch.inf)
+        stationarity, violation = _conditions(x, length, raw.y)
+        if any(raw.messages):
+            stationarity = torch.where(raw.codes == Status.CONVERGED, stationarity, torch.inf)
         return judged(1 - length, stationarity, violation)
+
+    def solve_plainly(self, batch: Batch, start: Tensor) -> Pair | None:
+        x = batch.unshared().xs[0].to(start.dtype)
+        y, length = plain_polar(x)
+        regular = length.min().item() >= torch.finfo(y.dtype).tiny
+        return (y, torch.maximum(*_conditions(x, length, y))) if regular else None
+
+
+def _conditions(x: Tensor, length: Tensor, u: Tensor) -> Pair:
+    """u - x = (1 - ||x||) u, relative to ||x||, and ||u|| = 1."""
+    violation = (torch.linalg.vector_norm(u, dim=-1) - 1).abs()
+    return torch.addcdiv(u, x, length, value=-1).abs().amax(-1), violation
 
 
 def _length(x: Tensor, left: Tensor | None) -> Tensor:  # (batch, 1)

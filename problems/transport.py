@@ -216,26 +216,37 @@ class TransportSystem(System):
         return (change / (self.gamma * self.plan) + rows + columns).flatten(1), _sums(change)
 
     def factorise(self) -> Solve:
-        m, plan, gamma = self.plan.shape[-2], self.plan, self.gamma
+        plan, gamma = self.plan, self.gamma
 
         def solve(r: Tensor, t: Tensor) -> Pair:
-            free, t = plan * r.view(plan.shape), t / gamma.squeeze(-1)
-            # The equation that was left out is the one that makes both sides carry the same mass. Beside a marginal of
-            # padding, rounding errors of the others' sum would be large.
-            last = t[:, :m].sum(-1, keepdim=True) - t[:, m:].sum(-1, keepdim=True)
-            noise = 64 * torch.finfo(t.dtype).eps * t.abs().sum(-1, keepdim=True)
-            t = torch.cat([t, torch.where(last.abs() <= noise, 0.0, last)], -1)
-            s, columns = solve_schur(plan, free.sum(-1) - t[:, :m], free.sum(-2) - t[:, m:])
-            s = torch.cat([s, columns[:, :-1]], -1)
-            for part in self._parts(s):
+            free = plan * r.view(plan.shape)
+            right = free.sum(-1), free.sum(-2)
+            if bool(t.any()):  # the gradient of a loss of the plan alone has none
+                right = _less(right, t / gamma.squeeze(-1))
+            s, columns = solve_schur(plan, *right)
+            for part in (s.unsqueeze(-1), columns.unsqueeze(-2)):
                 free.addcmul_(plan, part, value=-1)  # in place: to get new memory takes longer than to fill it
-            return free.mul_(gamma).flatten(1), s
+            return free.mul_(gamma).flatten(1), torch.cat([s, columns[:, :-1]], -1)
 
         return solve
 
     def _parts(self, s: Tensor) -> Pair:  # of A' s as a matrix: their sum
         m = self.plan.shape[-2]
         return s[:, :m].unsqueeze(-1), torch.nn.functional.pad(s[:, m:], (0, 1)).unsqueeze(-2)
+
+
+def _less(sums: Pair, t: Tensor) -> Pair:
+    """The sums of rows and columns less those that are given, but for the last.
+
+    The equation that was left out is the one that makes both sides carry the same mass. Beside a marginal of padding,
+    rounding errors of the others' sum would be large.
+    """
+    rows, columns = sums
+    m = rows.shape[-1]
+    last = t[:, :m].sum(-1, keepdim=True) - t[:, m:].sum(-1, keepdim=True)
+    noise = 64 * torch.finfo(t.dtype).eps * t.abs().sum(-1, keepdim=True)
+    t = torch.cat([t, torch.where(last.abs() <= noise, 0.0, last)], -1)
+    return rows - t[:, :m], columns - t[:, m:]
 
 
 def _sums(plan: Tensor) -> Tensor:  # A z

@@ -28,7 +28,7 @@ class Size(NamedTuple):
 class Sizes:
     """The sizes found so far: a cache, not a state. Copies and pickles of a node start with an empty one.
 
-    With ``one_unknown``, no start has to be asked how the unknowns are nested.
+    With ``one_unknown``, no start has to be asked how the unknowns are nested, and the functions capture nothing.
     """
 
     def __init__(self, one_unknown: bool = False) -> None:

@@ -41,3 +41,10 @@ class Solver(abc.ABC):
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:  # noqa: ARG002
         """Test what :meth:`solve` found without dense derivatives; None (the default) leaves it to the node."""
         return None
+
+    def solve_plainly(self, batch: Batch, start: Tensor) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
+        """The solutions, (batch, m), and how far from one they are at most, relatively, (batch,), and nothing else.
+
+        For calls of which nothing else is asked, where that saves something; None (the default): it does not.
+        """
+        return None

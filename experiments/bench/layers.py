@@ -19,6 +19,7 @@ from .timing import Side
 
 GAMMA = 10.0
 TIGHT = 64 * torch.finfo(torch.float64).eps  # the layer's own, of a marginal, relative
+SMALL = 100  # up to this size a lean loop is the measure
 LOOSE = 1e-9  # likewise, beside POT, whose own measure of the error does not reach the other
 PLOT = "transport n x n"
 EXACT, CHEAP, FORWARD = "ours, exact", "ours, unconstrained", "ours, forward"
@@ -32,6 +33,8 @@ def studies(quick: bool) -> Iterator[Study]:
     """All of them, one after the other."""
     if not quick:
         yield transport(200, 10)
+    for gamma in () if quick else (1.0, GAMMA):
+        yield transport(10, 10, gamma=gamma)
     for n in (8, 12) if quick else (100, 300, 1000, 2000):
         yield transport(n, 1, plot=PLOT)
     yield Growth("transport, exact gradient: growth with n", PLOT, EXACT, Target(at_most=2.3))
@@ -61,6 +64,7 @@ def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Compa
         EXACT: both(layer, (M,), v),
         CHEAP: both(layer.with_gradient("unconstrained"), (M,), v),
         FORWARD: partial(forward, layer, M),
+        "Sinkhorn, forward": partial(forward, lambda M: sinkhorn(M, gamma, TIGHT)[0], M),
         "Sinkhorn, Cholesky": both(partial(sinkhorn_cholesky, gamma=gamma, tolerance=TIGHT), (M,), v),
         "unrolled Sinkhorn, autograd": unrolled,
         f"{FORWARD} to {LOOSE:g}": partial(forward, OptimalTransport(gamma, tolerance=LOOSE), M),
@@ -69,7 +73,9 @@ def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Compa
     claim = f"transport {n} x {n}, batch {batch}, gamma {gamma:g}"
     judged = gamma == GAMMA and (n, batch) in ((200, 10), (1000, 1))
     target, loose = Target(at_least=3) if judged else Target(), f"forward to {LOOSE:g}"
+    small = Target(at_least=1) if gamma == GAMMA and n <= SMALL else Target()
     pairs = [
+        Pair(f"{claim}: Sinkhorn, forward", FORWARD, "Sinkhorn, forward", small, "plans compared", slower=ROBUST),
         Pair(f"{claim}: Sinkhorn", EXACT, "Sinkhorn, Cholesky", target, slower=ROBUST),
         Pair(f"{claim}: unrolled", EXACT, "unrolled Sinkhorn, autograd", slower=ROBUST),
         Pair(f"{claim}: POT", f"ours, {loose}", f"POT, {loose}", note="plans compared", slower=ROBUST),

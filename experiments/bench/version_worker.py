@@ -27,7 +27,10 @@ def made(name: str) -> Callable[[], Any]:
     x = torch.randn(BATCH, N, generator=generator, dtype=torch.float64)
     what, _, how = name.partition(", ")
     if what in ("SphereProjection", "SimplexProjection", "EntropicSimplex"):
-        layer = getattr(problems, what)()
+        layer, v = getattr(problems, what)(), torch.ones_like(x)
+        if how == "with gradient":
+            x.requires_grad_()
+            return lambda: torch.autograd.grad(layer(x), x, v)[0]
         return lambda: layer(x)
     if what == "OptimalTransport":
         costs = torch.rand(BATCH, N, N, generator=generator, dtype=x.dtype)

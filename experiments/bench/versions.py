@@ -37,6 +37,8 @@ def studies(commit: str) -> Iterator[Study]:
             sides = partial(_sides, now, before)
             for name in LAYERS:
                 yield Comparison(sides((name,)), [_pair(commit, name, name, 2.5)])
+                whole = f"{name}, with gradient"
+                yield Comparison(sides((whole,)), [_pair(commit, whole, whole)])
             for gamma in GAMMAS:
                 name = f"OptimalTransport, {gamma}"
                 yield Comparison(sides((name,)), [_pair(commit, name, name)])

@@ -66,8 +66,8 @@ TRANSPORT = [
     ),
     Mutant(
         "problems/sinkhorn.py",
-        "f - r.log() + 1 + gauge",
-        "f - r.log() + gauge",
+        "f + (gauge + 1)",
+        "f + gauge",
         "multipliers of transport are off by a constant",
         (SAME_SOLUTION.format("transport"),),
     ),
@@ -211,10 +211,45 @@ QUADRATIC = [
 
 PROJECTIONS = [
     Mutant(
+        "declarative/forward.py",
+        "own_memory(y.reshape(start.shape), xs) if solved else None",
+        "own_memory(y.reshape(start.shape), xs)",
+        "the short way takes whatever a formula gives",
+        ("problems/test_plain_calls.py::test_a_formula_that_is_wrong_is_told",),
+    ),
+    Mutant(
+        "declarative/forward.py",
+        "if found is None or _finite(call, xs) is not None:",
+        "if found is None:",
+        "the short way takes what is infinite",
+        ("problems/test_plain_calls.py::test_the_short_way_does_not_hide_a_setting_that_is_infinite",),
+    ),
+    Mutant(
+        "problems/sphere.py",
+        "(y, torch.maximum(*_conditions(x, length, y))) if regular else None",
+        "(y, torch.maximum(*_conditions(x, length, y)))",
+        "the short way takes a direction of nothing",
+        ("problems/test_plain_calls.py::test_the_short_way_does_not_hide_the_centre_of_a_sphere",),
+    ),
+    Mutant(
+        "problems/projection.py",
+        "if least.item() > limit and most.item() < 1 / limit else polar(x)",
+        "if least.item() > 0 else polar(x)",
+        "the short way to a sphere overflows",
+        ("problems/test_plain_calls.py::test_the_short_way_to_a_sphere_neither_overflows_nor_underflows",),
+    ),
+    Mutant(
         "problems/simplex.py",
-        "thresholds.gather(-1, support - 1)",
-        "thresholds.gather(-1, (support - 2).clamp(min=0))",
-        "the threshold of the simplex is one entry off",
+        "rows.abs() <= small",
+        "rows.abs() < 0",
+        "a kink of the simplex is not told",
+        ("problems/test_problems_special.py",),
+    ),
+    Mutant(
+        "problems/simplex.py",
+        "thresholds.amax(-1, keepdim=True)",
+        "thresholds[..., -1:]",
+        "the threshold of the simplex is that of all entries",
         (SAME_SOLUTION.format("simplex"),),
     ),
     Mutant(

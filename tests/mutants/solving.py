@@ -423,8 +423,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/forward.py",
-        "inequality_multipliers=0.0 - multipliers[:, batch.p :]",
-        "inequality_multipliers=0.0 + multipliers[:, batch.p :]",
+        "torch.rsub(multipliers[:, batch.p :], 0.0)",
+        "torch.add(multipliers[:, batch.p :], 0.0)",
         "multipliers of inequalities are negative",
         ("library/test_rules.py::test_inequality_multipliers_are_differentiable",),
     ),
@@ -517,8 +517,8 @@ BOUNDARY = [
     ),
     Mutant(
         "declarative/inputs.py",
-        "x.movedim(dim, 0) if dim else x for x, dim in zip(xs, dims, strict=True)",
-        "x for x, dim in zip(xs, dims, strict=True)",
+        "x.movedim(dim, 0) if dim else x for x, dim in zip(xs, found.moves, strict=True)",
+        "x for x, dim in zip(xs, found.moves, strict=True)",
         "the batch dimension is not moved to the front",
         ("library/test_independence.py::test_in_dims_other_than_zero",),
     ),

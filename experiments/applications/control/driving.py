@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ def drive(
         ahead = done % system.blind
         if ahead == 0:
             with torch.no_grad():
-                plan = planner.solve(x, believed, start=_shifted(plan, system.blind) if plan else None).y
+                start = _shifted(plan, system.blind) if plan else None
+                plan = cast(Plan, planner.solve(x, believed, start=start).y)
         u = plan["controls"][:, ahead].clamp(-system.limit, system.limit)
         costs = costs + state_cost(x, truth) + PRICE * u.square().sum(-1)
         x = system.next(x, u, truth[-1])
