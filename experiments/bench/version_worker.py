@@ -16,7 +16,7 @@ N, BATCH = 10, 10
 
 
 def made(name: str) -> Callable[[], Any]:
-    """A forward call, by a name such as ``sphere, called``."""
+    """A call, by a name such as ``sphere, called``; forward alone unless it says ``with gradient``."""
     import torch
 
     import problems

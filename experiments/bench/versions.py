@@ -1,4 +1,4 @@
-"""The project beside another version of itself, named by a commit: forward calls of both, in turns, in one run."""
+"""The project beside another version of itself, named by a commit: calls of both, in turns, in one run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .timing import ONE_THREAD, Side
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LAYERS = ("SphereProjection", "SimplexProjection", "EntropicSimplex")
+WHOLE = "with gradient"  # forward and backward
 GAMMAS = (1.0, 10.0)
 RECORDED = {"sphere": 9.0, "simplex": 8.0}  # how many times as fast, recorded, as the other one by default
 
@@ -37,7 +38,7 @@ def studies(commit: str) -> Iterator[Study]:
             sides = partial(_sides, now, before)
             for name in LAYERS:
                 yield Comparison(sides((name,)), [_pair(commit, name, name, 2.5)])
-                whole = f"{name}, with gradient"
+                whole = f"{name}, {WHOLE}"
                 yield Comparison(sides((whole,)), [_pair(commit, whole, whole)])
             for gamma in GAMMAS:
                 name = f"OptimalTransport, {gamma}"
@@ -50,7 +51,8 @@ def studies(commit: str) -> Iterator[Study]:
 
 
 def _pair(commit: str, ours: str, other: str, least: float | None = None) -> Pair:
-    claim = f"{ours}, n = 10, batch 10, forward: against {commit}" + f" ({other})" * (ours != other)
+    what = ours if ours.endswith(WHOLE) else f"{ours}, forward"
+    claim = f"{what}, n = 10, batch 10: against {commit}" + f" ({other})" * (ours != other)
     return Pair(claim, f"{ours} now", f"{other} then", Target(at_least=least))
 
 

@@ -178,12 +178,14 @@ def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
 @pytest.mark.skipif(not (versions.ROOT / ".git").exists(), reason="versions are those of a repository")
 def test_another_version_is_timed_beside_this_one() -> None:
     pairs = list(versions.studies("HEAD"))
-    assert len(pairs) == len(versions.LAYERS) + len(versions.GAMMAS) + len(versions.RECORDED)
-    (row,) = [row for study in versions.studies("HEAD") for row in study.rows(Run("SphereProjection", 0.0, 1))]
-    assert row.difference == 0  # the same code gives the same
-    assert row.claim == "SphereProjection, n = 10, batch 10, forward: against HEAD"
-    assert row.ours_value > 0
-    assert row.other_value > 0
+    assert len(pairs) == 2 * len(versions.LAYERS) + len(versions.GAMMAS) + len(versions.RECORDED)
+    rows = [row for study in versions.studies("HEAD") for row in study.rows(Run("SphereProjection", 0.0, 1))]
+    what = ("SphereProjection, forward", "SphereProjection, with gradient")
+    assert [row.claim for row in rows] == [f"{words}, n = 10, batch 10: against HEAD" for words in what]
+    for row in rows:
+        assert row.difference == 0  # the same code gives the same
+        assert row.ours_value > 0
+        assert row.other_value > 0
 
 
 def test_a_commit_that_is_none_is_told() -> None:
