@@ -23,7 +23,7 @@ from .remedies import (
     steps_message,
 )
 from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, rounding_mode, versions
+from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
 
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
@@ -151,7 +151,7 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
         return returned[0] if isinstance(returned[0], Tensor) else arguments[-1]
 
     with torch.enable_grad(), _explained(batch, name, function, u.dtype):
-        value: Tensor = torch.vmap(noted, in_dims=(*batch.in_dims, 0))(*watched)
+        (value,) = map_rows(lambda *arguments: (noted(*arguments),), (*batch.in_dims, 0), *watched)
     if not isinstance(returned[0], Tensor):
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
         raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")

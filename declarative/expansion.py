@@ -3,24 +3,38 @@
 Problems are independent, so the derivatives of the sum over the batch are those of each problem: only the functions
 themselves are mapped. That costs half of what nested transforms of ``torch.func`` do, and is the same; but it cannot
 be differentiated further, nor traced, for which the methods of :class:`~declarative.problem.Batch` are there.
-
-Of small dense problems each row of H and A is the derivative of a copy of the problem by itself, so that all of them
-take one reverse pass, without a map over it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .linear.layout import DenseLayout, Layout, Product
+from .linear.contract import Pair
+from .linear.layout import DenseLayout, Layout, Product, rows_of
+from .linearity import is_affine, watched
 from .torchside import without_vmap_warnings
 
-COPIED = 10_000  # numbers that copies of problems may take: with more, mapping is the lesser effort
+AT_ONCE = 100_000  # numbers: with more of them, two reverse passes are less effort than one for all rows of A and H
+
+
+class GlobalExpansion(NamedTuple):
+    """An expansion that holds at every point: of constraints that are affine, and of an objective that is quadratic."""
+
+    origin: Tensor  # (size, m)
+    values: Tensor  # c at the origin, (size, k)
+    jacobian: Tensor  # A
+    objective: Tensor | None = None  # f at the origin, (size,); None: it is not quadratic, or that is not known
+    gradient: Tensor | None = None  # D_U f likewise, (size, m)
+    hessian: Tensor | None = None  # H, whatever the multipliers are
+
+    def take(self, rows: Tensor) -> GlobalExpansion:
+        """That of some problems."""
+        first = (x[rows] for x in self[:3])
+        return GlobalExpansion(*first, *(None if x is None else x[rows] for x in self[3:]))
 
 
 class Problems(Protocol):
@@ -46,13 +60,33 @@ class Problems(Protocol):
         """How H and A are stored."""
         ...
 
-    def mapped_values(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def everywhere(self) -> GlobalExpansion | None:
+        """What need not be evaluated."""
+        ...
+
+    def mapped_values(self, u: Tensor) -> Pair:
         """f (size,) and c (size, k) at u (size, m)."""
         ...
 
-    def repeated(self, count: int) -> Problems:
-        """The same problems so many times."""
+    def mapped_objective(self, u: Tensor) -> Tensor:
+        """f alone."""
         ...
+
+    def mapped_constraints(self, u: Tensor) -> Tensor:
+        """c alone."""
+        ...
+
+
+def values(batch: Problems, u: Tensor) -> Pair:
+    """f and c."""
+    known = batch.everywhere
+    with without_vmap_warnings():
+        if known is None:
+            return batch.mapped_values(u)
+        return batch.mapped_objective(u), known.values + batch.layout.jacobian.multiply(
+            known.jacobian, u - known.origin
+        )
 
 
 def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
@@ -65,66 +99,91 @@ def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tens
     return _derivatives(batch, u, multipliers, second=True)
 
 
+def expand_everywhere(batch: Problems, u: Tensor) -> GlobalExpansion | None:
+    """The expansion at u, as far as it is proved to hold at every point; None if that is nothing."""
+    with torch.enable_grad(), without_vmap_warnings():
+        u = u.detach().requires_grad_()
+        values, followed = watched(batch.mapped_constraints, u)
+        if not (followed and is_affine(values)):
+            return None
+        found = [u, values, _jacobian(batch.layout, values, u)]
+        objective, followed = watched(batch.mapped_objective, u)
+        slope = _gradient(objective.sum(), u, create_graph=followed)
+        if followed and is_affine(slope):
+            found += [objective, slope, batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u)]
+    finite = all(math.isfinite(x.sum().item()) for i, x in enumerate(found) if i != 1)  # a bound may be infinite
+    return GlobalExpansion(*(x.detach() for x in found)) if finite else None
+
+
 def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
-    if _is_small(batch, u, second):
-        return _of_copies(batch, u, multipliers, second)
+    if batch.everywhere is not None:
+        return _from_elsewhere(batch, batch.everywhere, u, multipliers, second)
+    layout = batch.layout
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
         objective, values = batch.mapped_values(u)
         weighted = objective if multipliers is None else objective - (multipliers * values).sum(-1)
         slope = _gradient(weighted.sum(), u, create_graph=second)
-        found = [objective, slope, values, _jacobian(batch.layout, values, u)]
-        if second:
-            found.append(batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u))
+        found = [objective, slope, values]
+        if second and _is_small(batch, u):
+            found += _rows_at_once(values, slope, u)
+        else:
+            found.append(_jacobian(layout, values, u))
+            found += [layout.hessian_values(lambda w: _gradient(slope, u, w), u)] if second else []
     return tuple(x.detach() for x in found)
 
 
-def _is_small(batch: Problems, u: Tensor, second: bool) -> bool:
-    """Whether a copy of the problems for each row of their derivatives is no great effort."""
-    if not isinstance(batch.layout, DenseLayout) or not u.numel():
+def _from_elsewhere(
+    batch: Problems, known: GlobalExpansion, u: Tensor, multipliers: Tensor | None, second: bool
+) -> tuple[Tensor, ...]:
+    """The same, of which only the objective is evaluated at u, if at all."""
+    layout, hessian, way = batch.layout, known.hessian, u - known.origin
+    values = known.values + layout.jacobian.multiply(known.jacobian, way)
+    if hessian is not None:
+        assert known.gradient is not None
+        assert known.objective is not None
+        slope = known.gradient + layout.hessian.multiply(hessian, way)
+        objective = known.objective + (way * (known.gradient + slope)).sum(-1) / 2
+    else:
+        with torch.enable_grad(), without_vmap_warnings():
+            u = u.detach().requires_grad_()
+            objective = batch.mapped_objective(u)
+            slope = _gradient(objective.sum(), u, create_graph=second)
+            hessian = layout.hessian_values(lambda w: _gradient(slope, u, w), u) if second else None
+        objective, slope = objective.detach(), slope.detach()
+    if multipliers is not None:
+        slope = slope - layout.jacobian.multiply_transposed(known.jacobian, multipliers)
+    found = objective, slope, values, known.jacobian
+    return (*found, hessian.detach()) if second and hessian is not None else found
+
+
+def _is_small(batch: Problems, u: Tensor) -> bool:
+    """Whether it is no great effort to differentiate c and D_U L together."""
+    if not isinstance(batch.layout, DenseLayout):
         return False
-    rows = batch.k + second * u.shape[-1]
     size = u.numel() + sum(x.numel() for x, dim in zip(batch.xs, batch.in_dims, strict=True) if dim is not None)
-    return 0 < rows * size <= COPIED
+    return 0 < (batch.k + u.shape[-1]) * size <= AT_ONCE
 
 
-def _of_copies(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
-    """The same, with a copy of the problems for each row of A and H."""
-    (size, m), k = u.shape, batch.k
-    count = k + second * m
-    with torch.enable_grad(), without_vmap_warnings():
-        copies = u.detach().expand(count, size, m).flatten(0, 1).requires_grad_()
-        objective, values = batch.repeated(count).mapped_values(copies)
-        weighted = objective.view(count, size)
-        if multipliers is not None and k:
-            weighted = weighted - (multipliers * values.view(count, size, k)).sum(-1)
-        slope = _gradient(weighted.sum(), copies, create_graph=second)
-        chosen = torch.eye(count, dtype=u.dtype, device=u.device).unsqueeze(1).expand(-1, size, -1).flatten(0, 1)
-        found = [objective[:size], slope[:size], values[:size]]
-        pairs = [(values, chosen[:, :k]), (slope, chosen[:, k:])][: 1 + second]
-        rows = _gradient_of_sum(pairs, copies)
-        if second and not math.isfinite(rows.sum().item()):
-            # What is infinite in second derivatives must not reach the first ones, not even times zero.
-            first, last = (_gradient_of_sum([pair], copies) for pair in pairs)
-            rows = torch.cat([first[: k * size], last[k * size :]])
-        rows = rows.view(count, size, m).transpose(0, 1)
-        found += [rows[:, :k], rows[:, k:]][: 1 + second]
-    return tuple(x.detach() for x in found)
+def _rows_at_once(values: Tensor, slope: Tensor, u: Tensor) -> Pair:
+    """The rows of A and H in one reverse pass, if they are finite.
+
+    What is infinite in second derivatives must not reach the first ones, not even times zero.
+    """
+    k = values.shape[-1]
+    both = torch.cat([values, slope], -1)
+    rows = rows_of(lambda w: _gradient(both, u, w), u, both.shape[-1])
+    if math.isfinite(rows.sum().item()):
+        return rows[:, :k], rows[:, k:]
+    return rows_of(lambda w: _gradient(values, u, w), u, k), rows_of(lambda w: _gradient(slope, u, w), u, u.shape[-1])
 
 
 def _gradient(y: Tensor, u: Tensor, w: Tensor | None = None, create_graph: bool = False) -> Tensor:
     """The derivative of w' y; zero where y does not depend on u."""
-    return _gradient_of_sum([(y, w)], u, create_graph)
-
-
-def _gradient_of_sum(pairs: Sequence[tuple[Tensor, Tensor | None]], u: Tensor, create_graph: bool = False) -> Tensor:
-    """The derivative of the sum of all w' y."""
-    some = [pair for pair in pairs if pair[0].requires_grad]
-    if not some:
+    if not y.requires_grad:
         return torch.zeros_like(u)
-    ys, ws = zip(*some, strict=True)
     (found,) = torch.autograd.grad(
-        ys, u, ws, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        y, u, w, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
     )
     return found
 

@@ -93,6 +93,7 @@ def solve(
     call: Call, xs: tuple[Tensor, ...], start: Tensor | None = None, guess: Tensor | None = None
 ) -> tuple[Solution, Workspace]:
     """Solve the batch, and check what the solver says against the optimality conditions."""
+    xs = tuple([x.detach() for x in xs])  # the derivatives that a solver asks for are those in u alone
     with without_saved_tensor_hooks():
         known = _known_size(call, xs)
         starts = _candidates(call, xs, start, known)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from . import expansion
 from .bounds import Bounds
+from .expansion import GlobalExpansion
 from .functions import UserFunction
 from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
@@ -59,6 +60,9 @@ class Tape(Protocol):
 
     def begin_of(self, argument: int) -> int:
         """Where a tensor begins in what each problem reads; -1 if it is not read."""
+
+
+ANYWAY: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # zero for what nothing depends on
 
 
 class Request(NamedTuple):
@@ -112,6 +116,7 @@ class Batch:
     layout: Layout = DENSE  # how H and A are stored
     guess: Tensor | None = None  # multipliers to start from, (size, k)
     linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
+    everywhere: GlobalExpansion | None = None  # what of functions that are called need not be evaluated again
 
     @property
     def k(self) -> int:
@@ -133,14 +138,16 @@ class Batch:
     ) -> Batch:
         """The same problem with other inputs."""
         dims = self.in_dims if in_dims is None else tuple(in_dims)
-        return dataclasses.replace(self, xs=tuple(xs), in_dims=dims, size=self.size if size is None else size)
+        size = self.size if size is None else size
+        return dataclasses.replace(self, xs=tuple(xs), in_dims=dims, size=size, everywhere=None)
 
     def select(self, rows: Tensor) -> Batch:
         """The instances at these positions (indices or a mask)."""
         index = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         xs = [x if dim is None else x[index] for x, dim in zip(self.xs, self.in_dims, strict=True)]
         guess = None if self.guess is None else self.guess[index]
-        return dataclasses.replace(self.replace(xs, size=len(index)), guess=guess)
+        everywhere = None if self.everywhere is None else self.everywhere.take(index)
+        return dataclasses.replace(self.replace(xs, size=len(index)), guess=guess, everywhere=everywhere)
 
     def unshared(self) -> Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""
@@ -160,16 +167,26 @@ class Batch:
                 "hessian='gauss-newton' needs to know the residuals: state the problem with "
                 "DeclarativeNode(residuals=r), which minimises half the sum of their squares, or use hessian='exact'."
             )
-        return dataclasses.replace(self, linearised=True)
+        return dataclasses.replace(self, linearised=True, everywhere=None)
 
     def dense(self) -> Batch:
         """The same instances with all entries of H and A."""
-        return dataclasses.replace(self, layout=DENSE)
+        return dataclasses.replace(self, layout=DENSE, everywhere=None)
 
     def to(self, dtype: torch.dtype) -> Batch:
         """The same instances with floating-point inputs of another precision."""
         xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.xs)
-        return dataclasses.replace(self, xs=xs)
+        return dataclasses.replace(self, xs=xs, everywhere=None)
+
+    def expanded_everywhere(self, u: Tensor) -> Batch:
+        """The same instances for a search: what is proved to be affine or quadratic is evaluated once, here.
+
+        Only of functions that are called: a recording is of their derivatives, in which that shows anyway. What is
+        found by such a search is judged by the functions themselves.
+        """
+        if self.evaluator is not None or not self.size or not is_plain((u, *self.xs)):
+            return self
+        return dataclasses.replace(self, everywhere=expansion.expand_everywhere(self, u))
 
     def in_double(self) -> Batch:
         """The same instances in double precision, unless the functions hold constants that do not mix with it."""
@@ -366,14 +383,20 @@ class Batch:
         objective, values = map_rows(self._values, (0, *self.in_dims), u, *self.xs)
         return objective, values
 
-    def repeated(self, count: int) -> Batch:
-        """The same instances so many times, one batch after the other."""
-        pairs = zip(self.xs, self.in_dims, strict=True)
-        xs = [x if dim is None else x.expand(count, *x.shape).flatten(0, 1) for x, dim in pairs]
-        return self.replace(xs, size=count * self.size)
+    def mapped_objective(self, u: Tensor) -> Tensor:
+        """f alone, likewise."""
+        (objective,) = map_rows(lambda *one: (self._objective(*one),), (0, *self.in_dims), u, *self.xs)
+        return objective
+
+    def mapped_constraints(self, u: Tensor) -> Tensor:
+        """c alone, likewise."""
+        (values,) = map_rows(lambda *one: (self._constraints(*one),), (0, *self.in_dims), u, *self.xs)
+        return values
 
     def values(self, u: Tensor) -> Pair:
         """f and c."""
+        if self.evaluator is None and is_plain((u, *self.xs)):
+            return expansion.values(self, u)
         values: Pair = self._mapped(self._values, u)
         return values
 
@@ -433,6 +456,9 @@ class Batch:
             grads = self.problem.pullback(self.xs, u, multipliers, z, s)
             return tuple(grads[i] for i in chosen)
 
+        if self.evaluator is None and is_plain((u, multipliers, z, s, *self.xs)):
+            return self._pulled_plainly(u, multipliers, z, s, chosen)
+
         def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
             inputs = tuple(batch.xs[i] for i in chosen)
             gradient = torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))
@@ -444,6 +470,26 @@ class Batch:
             ("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart
         )
         return result
+
+    def _pulled_plainly(
+        self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, chosen: Sequence[int]
+    ) -> tuple[Tensor, ...]:
+        """The same by ``torch.autograd``, at half the cost; see :mod:`declarative.expansion`."""
+
+        def stated(u: Tensor, lam: Tensor | None, *xs: Tensor) -> Pair:
+            weighted, (_, values) = self._lagrangian(u, lam, *xs)
+            return weighted, values
+
+        with torch.enable_grad(), without_vmap_warnings():
+            u = u.detach().requires_grad_()
+            xs = [x.detach().requires_grad_() if i in chosen else x for i, x in enumerate(self.xs)]
+            weighted, values = map_rows(stated, (0, None if lam is None else 0, *self.in_dims), u, lam, *xs)
+            (slope,) = torch.autograd.grad(weighted.sum(), u, create_graph=True, **ANYWAY)
+            paired = (z * slope).sum() if s is None else (z * slope).sum() + (s * values).sum()
+            inputs = [xs[i] for i in chosen]
+            if not paired.requires_grad:
+                return tuple(torch.zeros_like(x) for x in inputs)
+            return torch.autograd.grad(paired, inputs, -torch.ones_like(paired), **ANYWAY)
 
     def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
         """-(z' D_U L(x, u, lam) + s' c(x, u)) for one problem."""

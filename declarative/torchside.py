@@ -62,7 +62,7 @@ def without_vmap_warnings() -> Iterator[None]:
         enable(True)
 
 
-def map_rows(function: Callable[..., Any], in_dims: Sequence[int | None], *arguments: Tensor) -> tuple[Tensor, ...]:
+def map_rows(function: Callable[..., Any], in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, ...]:
     """``torch.vmap`` of a function that returns a tuple of tensors, over dimension 0 of some arguments.
 
     Without what ``torch.vmap`` does for trees of arguments and results, which takes longer than a small function.
@@ -121,6 +121,13 @@ def plain(x: Tensor) -> Tensor:
         x = get_unwrapped(x)
         x = x.select(dim, 0) if mapped else x
     return torch.autograd.forward_ad.unpack_dual(x).primal.detach() if has_tangent(x) else x.detach()
+
+
+def requires_gradient(x: Tensor) -> bool:
+    """Whether autograd follows a tensor, one behind the wrappers of ``torch.func`` too."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x.requires_grad
 
 
 def fold(
@@ -203,6 +210,11 @@ def rounding_mode(node: torch.autograd.graph.Node) -> str | None:
     """How a division in an autograd graph rounds, if it does."""
     mode: str | None = getattr(node, "_saved_rounding_mode", None)
     return mode
+
+
+def saved_exponent(node: torch.autograd.graph.Node) -> Any:
+    """Of a power in an autograd graph."""
+    return getattr(node, "_saved_exponent", None)
 
 
 def is_operation(target: Any) -> bool:

@@ -19,6 +19,7 @@ ROOMS = [
     "declarative.bounds",
     "declarative.functions",
     "declarative.linear",
+    "declarative.linearity",
     "declarative.expansion",
     "declarative.problem",
     "declarative.structure",

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..torchside import map_rows
 from .contract import Pair, System, or_one, times
 from .dense import DenseSystem, least_squares
 from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
@@ -247,7 +248,7 @@ def rows_of(pull: Product, u: Tensor, count: int) -> Tensor:  # (..., count, m)
 def products(pull: Product, vectors: Tensor, u: Tensor) -> Tensor:  # (count, n) -> (..., count, m)
     """What a linear function, of each of the problems at u (..., m), makes of these vectors."""
     spread = vectors.view(len(vectors), *(1,) * (u.dim() - 1), -1).expand(-1, *u.shape[:-1], -1)
-    found: Tensor = torch.vmap(pull)(spread)
+    (found,) = map_rows(lambda row: (pull(row),), (0,), spread)
     return found.movedim(0, -2)
 
 

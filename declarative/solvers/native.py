@@ -98,28 +98,46 @@ class Native:
 
     def _try(self, batch: Batch, x: Lanes, within: Limits, share: float, scratch: Any) -> None:
         """See where the steps of these problems lead."""
+        from .newton_kernel import move
+
+        move(self.places, x.here, within, x.changed.barrier, x.equations, x.step, x.trial, share, scratch)
+        self._judge(batch, x)
+
+    def _judge(self, batch: Batch, x: Lanes) -> None:
+        """Whether the trial points are progress, and the models there."""
+        from .newton_kernel import Found, judge
+
+        found = batch.expand(_tensor(x.trial.u), _tensor(x.trial.multipliers))
+        parts = _each(_array, (found.objective, found.gradient, found.values))
+        parts += [_array(part).reshape(batch.size, -1) for part in (found.jacobian, found.curvature)]
+        judge(self.places, x.here, Found(*parts), x.changed, x.trial, x.there)
+
+    def _try_values(self, batch: Batch, x: Lanes, within: Limits, share: float, scratch: Any) -> None:
+        """Whether the steps of these problems are progress, for which values are enough: derivatives are blank."""
         from .newton_kernel import Found, judge, move
 
-        here, trial = x.here, x.trial
-        move(self.places, here, within, x.changed.barrier, x.equations, x.step, trial, share, scratch)
-        found = batch.expand(_tensor(trial.u), _tensor(trial.multipliers))
-        parts = _each(_array, (found.objective, found.gradient, found.values))
-        parts += [_array(x).reshape(batch.size, -1) for x in (found.jacobian, found.curvature)]
-        judge(self.places, here, Found(*parts), x.changed, trial, x.there)
+        move(self.places, x.here, within, x.changed.barrier, x.equations, x.step, x.trial, share, scratch)
+        objective, values = _each(_array, batch.values(_tensor(x.trial.u)))
+        blank = _each(np.zeros_like, (x.there.gradient, x.there.jacobian, x.there.hessian))
+        judge(self.places, x.here, Found(objective, blank[0], values, *blank[1:]), x.changed, x.trial, x.there)
 
     def _search(self, lanes: Lanes, rows: Any, within: Limits, scratch: Any) -> None:
         """Steps of these problems that are no progress: corrected, or shortened, until they are."""
         x = _taken(lanes, rows)
         batch = self.batch.select(torch.from_numpy(rows))
-        if x.here.y.shape[1]:
-            self._try(batch, self._corrected(x, within, scratch), within, 1.0, scratch)
+        curved: Any = np.flatnonzero(np.isfinite(x.there.objective)) if x.here.y.shape[1] else ()
+        if len(curved):  # where the objective is defined: nothing that is added up to a step would make it so
+            part = self._corrected(_taken(x, curved), within, scratch)
+            self._try_values(batch.select(torch.from_numpy(curved)), part, within, 1.0, scratch)
+            _put(x, curved, part)
         for tried in range(BACKTRACKS):
             left = np.flatnonzero(~x.there.accepted)
             if not len(left):
                 break
             part = _taken(x, left)
-            self._try(batch.select(torch.from_numpy(left)), part, within, 0.5 ** (tried + 1), scratch)
+            self._try_values(batch.select(torch.from_numpy(left)), part, within, 0.5 ** (tried + 1), scratch)
             _put(x, left, part)
+        self._judge(batch, x)
         x.there.shift[:] = x.here.shift  # which is not made smaller after such a step
         _put(lanes, rows, x)
 

@@ -197,6 +197,7 @@ class Newton(Solver):
 
     def _solve(self, batch: Batch, start: Tensor, sure: bool) -> tuple[RawSolution, Tensor]:
         """Where the iterations end, and which of these points may be saddle points; none, if that is to be ``sure``."""
+        batch = batch.expanded_everywhere(start)
         scales, state, model = _first_state(batch, start)
         if batch.guess is not None:
             state = resumed(batch, scales, state)
@@ -585,29 +586,30 @@ class _Loop:
         before = merit(model.objective, model.residual, model.s, state.barrier)
         result, accepted = state, ~wanted
 
-        def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor]:
+        def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
             trial = moved(state, step, length)
             objective, values = values_at(self.batch, self.scales, trial.u)
             residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
             trial = widened(trial, values)
             after = merit(objective, residual_of(values, trial.s), trial.s, state.barrier)
             good, by_objective = acceptable(state, model, before, step, length, *after)
-            return remembered(trial, before, good & ~by_objective), good, residual
+            return remembered(trial, before, good & ~by_objective), good, residual, objective.isfinite()
 
-        trial, good, residual = attempt(step, length)
+        trial, good, residual, defined = attempt(step, length)
         result = trial.where(good & ~accepted, result)
         accepted = accepted | good
-        if model.y.shape[-1] and not bool(accepted.all()):
+        if model.y.shape[-1] and bool((defined & ~accepted).any()):
             total = length.unsqueeze(-1) * model.residual + residual.nan_to_num(0.0, 0.0, 0.0)
             corrected, _ = newton_step(model, state.shift, state.weight, state.barrier, total, damping)
-            trial, good, _ = attempt(corrected, room(state.s, corrected.s, state.barrier))
+            trial, good, *_ = attempt(corrected, room(state.s, corrected.s, state.barrier))
+            good = good & defined  # where the objective was not, to correct the constraints does not help
             result = trial.where(good & ~accepted, result)
             accepted = accepted | good
         for _ in range(BACKTRACKS):
             if bool(accepted.all()):
                 break
             length = torch.where(accepted, length, 0.5 * length)
-            trial, good, _ = attempt(step, length)
+            trial, good, *_ = attempt(step, length)
             result = trial.where(good & ~accepted, result)
             accepted = accepted | good
         return result, accepted

@@ -374,7 +374,7 @@ def _search(
 ) -> None:
     """Where a step of one problem is no progress: corrected, or shortened, until it is."""
     m, k, good, left, share = x.here.u.shape[1], x.here.y.shape[1], x.step.good[n], x.step.room[n], 1.0
-    if k:
+    if k and abs(x.there.objective[n]) < np.inf:  # where it is undefined, to correct the constraints does not help
         z, s = memory.step[:m], memory.step[m:]
         copy(z, x.step.z[n])
         copy(s, x.step.s[n])

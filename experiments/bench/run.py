@@ -18,7 +18,7 @@ from declarative.table import as_html, as_text
 
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
-from . import figures, layers, nodes, sparse, versions, warm
+from . import figures, layers, nodes, references, sparse, versions, warm
 from .peers import Peers
 from .rows import Point, Row, Run
 
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         studies = chain(
             nodes.studies(args.quick, peers),
             layers.studies(args.quick),
+            references.studies(args.quick),
             sparse.studies(args.quick, args.compiled),
             warm.studies(args.quick),
             versions.studies(args.before),
