@@ -18,17 +18,15 @@ from ..linear.sparse.layout import SOLVED
 from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
 from ..linear.vector import LANES
 from ..problem import Batch
-from .newton_step import BACKTRACKS, Model, Scales, State
+from .newton_step import BACKTRACKS, LOWERED, MODEL, Model, Scales, State
 
 if TYPE_CHECKING:
     from .newton_kernel import Changed, Equations, Here, Limits, Places, Step, There, Trial
     from .newton_loop import Functions, Lanes, Memory
 
 FAINT = 1e-6  # a pivot that cancels to less than this may belong to a flat direction
-OF_MODEL = ("objective", "gradient", "values", "jacobian", "hessian")
 OF_STATE = ("u", "s", "y", "shift", "weight", "largest", "last")
 OF_SCALES = ("start", "objective", "rows")
-CHANGED = ("barrier", "filter", "stored")
 
 
 def usable(u: Tensor) -> bool:
@@ -45,10 +43,10 @@ class Native:
         self.batch, self.state, self.layout = batch, state, model.layout
         self.shapes = (model.jacobian.shape, model.hessian.shape)
         self.places = _places(model.layout, batch.m, batch.k)
-        groups = ((model, OF_MODEL), (state, OF_STATE), (scales, OF_SCALES))
+        groups = ((model, MODEL), (state, OF_STATE), (scales, OF_SCALES))
         arrays = [_array(getattr(part, name)) for part, names in groups for name in names]
         self.here = Here(*arrays[:3], *(x.reshape(len(x), -1) for x in arrays[3:5]), *arrays[5:])
-        self.before = Changed(*(_array(getattr(state, name)) for name in CHANGED))
+        self.before = Changed(*(_array(getattr(state, name)) for name in LOWERED))
         self.changed: Changed = self.before
         self.trial: Trial | None = None
         self.there: There | None = None
@@ -266,8 +264,8 @@ class Native:
         return self._model(self.here[:5], points)
 
     def _model(self, values: Any, points: dict[str, Tensor]) -> Model:
-        parts: dict[str, Any] = dict(zip(OF_MODEL, _each(_tensor, values), strict=True))
-        for name, shape in zip(OF_MODEL[3:], self.shapes, strict=True):
+        parts: dict[str, Any] = dict(zip(MODEL, _each(_tensor, values), strict=True))
+        for name, shape in zip(MODEL[3:], self.shapes, strict=True):
             parts[name] = parts[name].view(shape)
         return Model(**parts, **points, layout=self.layout)
 

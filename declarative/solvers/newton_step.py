@@ -33,6 +33,10 @@ TINY_SHIFT = 1e-12  # makes flat definite
 LEAST = 1e-8  # of the largest theta that is allowed: below that, progress is asked of the objective
 # The constants of the filter method of Wächter and Biegler (2006), under their names there.
 GAMMA_THETA, GAMMA_PHI, ETA, S_THETA, S_PHI, DELTA = 1e-5, 1e-8, 1e-8, 1.1, 2.3, 1.0
+MODEL = ("objective", "gradient", "values", "jacobian", "hessian")  # what a model adds to a state
+LOWERED = ("barrier", "filter", "stored")  # what a lower barrier changes in it
+
+Tolerances = tuple[float, float, float]  # of feasibility, stationarity and complementarity
 
 
 class Rows:

@@ -8,7 +8,7 @@ import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
 from declarative.linear.machine import INSTALLED
-from declarative.solvers import native, newton
+from declarative.solvers import native, newton_care, newton_search, newton_step
 from tests.support.helpers import DOUBLE
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="the kernels need Numba")
@@ -64,13 +64,13 @@ def compared(monkeypatch):
     def iterate(self, limits, hopeful=True):
         model = self.model()
         own = {name: torch.from_numpy(getattr(self.here, name)) for name in native.OF_STATE}
-        changed = dict(zip(native.CHANGED, map(torch.from_numpy, self.before), strict=True))
+        changed = dict(zip(native.LOWERED, map(torch.from_numpy, self.before), strict=True))
         state = dataclasses.replace(self.state, **own, **{name: x.clone() for name, x in changed.items()})
-        scales = newton.Scales(*(torch.from_numpy(x) for x in (self.here.scale, self.here.rows, self.here.start)))
+        scales = newton_step.Scales(*(torch.from_numpy(x) for x in (self.here.scale, self.here.rows, self.here.start)))
         flags = original(self, limits, hopeful)
         batch = dataclasses.replace(self.batch, evaluator=None)
-        *expected, wanted = newton._iteration(batch, scales, model, state, limits[:3])
-        theta = newton.merit(model.objective, model.residual, model.s, state.barrier)[0]
+        *expected, wanted = newton_search.iterate_once(batch, scales, model, state, limits[:3])
+        theta = newton_step.merit(model.objective, model.residual, model.s, state.barrier)[0]
         clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
         found = torch.from_numpy(flags).T
         plain = (wanted[:, 1] | ~found[:, 1]) & (wanted[:, 2] | ~found[:, 2])  # others are mended at once
@@ -122,13 +122,13 @@ def test_a_regularised_step_is_that_of_torch(monkeypatch, name):
         state = dataclasses.replace(self.state, **own)
         flags = original(self, limits, hopeful=False)
         state = dataclasses.replace(state, barrier=torch.from_numpy(self.changed.barrier))
-        plain = newton.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
+        plain = newton_step.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
         wanted = ~plain.convex & torch.from_numpy(flags[1])
         start = torch.from_numpy(self.here.start)
         reach = 3 * torch.maximum(model.u.abs(), (model.u - start).abs()).amax(-1)
-        convex, state, _ = newton._regularised(model, state, wanted, reach)
-        step, _ = newton.newton_step(convex, state.shift, state.weight, state.barrier, model.residual)
-        place = newton.moved(state, step, newton.room(state.s, step.s, state.barrier))
+        convex, state, _ = newton_care._regularised(model, state, wanted, reach)
+        step, _ = newton_step.newton_step(convex, state.shift, state.weight, state.barrier, model.residual)
+        place = newton_step.moved(state, step, newton_step.room(state.s, step.s, state.barrier))
         for part in ("u", "y"):
             mine = torch.from_numpy(getattr(self.trial, part))
             assert torch.allclose(mine[wanted], getattr(place, part)[wanted], rtol=1e-6, atol=1e-7), part
@@ -152,7 +152,7 @@ def test_every_iteration_towards_a_barrier_is_that_of_torch(compared):
 def test_without_the_kernels_solutions_are_the_same(monkeypatch, name, record):
     x = inputs()
     ours = node_of(name, record=record).solve(x)
-    monkeypatch.setattr(newton, "usable", lambda _: False)
+    monkeypatch.setattr(newton_search, "usable", lambda _: False)
     theirs = node_of(name, record=record).solve(x)
     assert torch.equal(ours.converged, theirs.converged)
     assert torch.allclose(ours.y[ours.converged], theirs.y[ours.converged], rtol=1e-9, atol=1e-10)
@@ -177,19 +177,19 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("record", [True, False])
 def test_a_refused_step_is_mended_by_kernels_as_in_torch(monkeypatch, name, structure, record):
-    careful, original = [], newton._Loop._careful
+    careful, original = [], newton_care.Care.step
 
     def counted(*args):
         careful.append(args)
         return original(*args)
 
-    monkeypatch.setattr(newton._Loop, "_careful", counted)
+    monkeypatch.setattr(newton_care.Care, "step", counted)
     far = torch.tensor([0.8, 0.6, 3.0, -3.0, 2.0, -2.0], dtype=DOUBLE)
     first = torch.eye(M, dtype=DOUBLE)[:2].sum(0) / 2**0.5 if name == "corrected" else far
     x, options = inputs() / 4, {"start": first, "solver": Newton(), "structure": structure}
     ours = DeclarativeNode(**REFUSED[name], **options, record=record).solve(x)
     assert not careful
-    monkeypatch.setattr(newton, "usable", lambda _: False)
+    monkeypatch.setattr(newton_search, "usable", lambda _: False)
     theirs = DeclarativeNode(**REFUSED[name], **options).solve(x)
     assert careful
     assert torch.equal(ours.iterations, theirs.iterations)

@@ -1,0 +1,85 @@
+"""Where the Newton method starts: units, slacks, multipliers and barrier, for a point that no step led to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from ..conditions import fitted_multipliers, largest
+from ..linear import Layout, or_one
+from ..linear.directions import irregular
+from ..problem import Batch
+from .newton_step import FILTER, MODEL, Model, Scales, State, model_at, residual_of, scaled_values
+
+FIRST_BARRIER, FIRST_SLACK = 0.1, 0.1  # in units in which gradients have size 1; the least slack to start with
+CERTAIN = 4  # of what is first looked at does not follow from a system that may be singular
+
+
+def first_state(batch: Batch, u: Tensor) -> tuple[Scales, State, Model]:
+    """Units in which gradients at the start have size 1; slacks, multipliers and barrier to start with; the model."""
+    found = batch.evaluate("first look", _first_look, u, by_problem=True, compared=CERTAIN)
+    objective, rows, most, s, y, *rest = found
+    none = u.new_zeros(batch.size)
+    counts = torch.zeros(batch.size, dtype=torch.int64, device=u.device)
+    filter_, last = u.new_full((batch.size, FILTER, 2), torch.inf), u.new_zeros(batch.size, 0)
+    barrier = u.new_full((batch.size,), FIRST_BARRIER)
+    state = State(u, s, y, barrier, none, none.clone(), filter_, counts, most, last)
+    model = Model(**dict(zip(MODEL, rest, strict=True)), u=u, y=y, s=s, layout=batch.layout)
+    return Scales(objective, rows, u), state, model
+
+
+def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
+    """The units of the objective and of the constraints; the largest theta, s, y and the model in these units."""
+    here, layout, p = batch.expand(u), batch.layout, batch.p
+    bend = layout.hessian.multiply(here.curvature.abs(), irregular(u).abs() * or_one(u.abs()))
+    slope = torch.maximum(here.gradient.abs(), bend)
+    length = layout.jacobian.row_lengths(here.jacobian)
+    usable = (length > 1e-8) & length.isfinite()
+    rows = torch.where(usable, 1 / torch.where(usable, length, 1.0), 1.0).clamp(max=1e8)
+    scales = Scales(1 / or_one(largest(slope)), rows, u)
+    values = scaled_values(here.values, scales)
+    s = torch.maximum(-values[:, p:], torch.full_like(values[:, p:], FIRST_SLACK)).nan_to_num(1.0)
+    s = _exact_for_bounds(batch, values, s)
+    y = torch.cat([torch.zeros_like(values[:, :p]), FIRST_BARRIER / s], -1)
+    theta = residual_of(values, s).abs().sum(-1).nan_to_num(1.0).clamp(min=1.0)
+    if p:
+        jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
+        y = _estimated(layout, y, p, here.gradient * scales.objective.unsqueeze(-1), jacobian)
+    model = model_at(batch, scales, u, s, y)
+    return scales.objective, rows, 1e4 * theta, s, y, *(getattr(model, name) for name in MODEL)
+
+
+def afresh(batch: Batch, scales: Scales, state: State, u: Tensor, slacks: Tensor | None = None) -> State:
+    """Slacks (unless they are given) and multipliers for a point that no step led to."""
+    p = batch.p
+    _, gradient, values, jacobian = batch.slopes(u)
+    values = scaled_values(values, scales)
+    smallest = torch.sqrt(state.barrier).unsqueeze(-1).clamp(max=0.1).expand_as(state.s)
+    if slacks is None:
+        slacks = _exact_for_bounds(batch, values, torch.maximum(-values[:, p:], smallest))
+    y = torch.cat([state.y[:, :p], state.barrier.unsqueeze(-1) / slacks], -1)
+    if p:
+        gradient = gradient * scales.objective.unsqueeze(-1)
+        jacobian = batch.layout.jacobian.scale_rows(jacobian, scales.rows)
+        y = _estimated(batch.layout, y, p, gradient, jacobian)
+    return dataclasses.replace(state, u=u, s=slacks, y=y, shift=torch.zeros_like(state.shift))
+
+
+def _exact_for_bounds(batch: Batch, values: Tensor, s: Tensor) -> Tensor:  # (batch, q)
+    """Slacks with those of bounds as they are, where u is inside: as bounds are linear, no step then leaves them."""
+    if not batch.bounds:
+        return s
+    is_bound = torch.arange(batch.q, device=s.device) >= batch.q - batch.bounds
+    room = -values[:, batch.p :]
+    return torch.where(is_bound & (room > 0), room, s)
+
+
+def _estimated(layout: Layout, y: Tensor, p: int, gradient: Tensor, jacobian: Tensor) -> Tensor:
+    """Least-squares multipliers of the equalities, from scaled slopes; zero where they are too large to be of use."""
+    equality = torch.arange(y.shape[-1], device=y.device) < p
+    gradient = gradient + layout.jacobian.multiply_transposed(jacobian, torch.where(equality, 0.0, y))
+    guess = -fitted_multipliers(layout, gradient, jacobian, equality.expand_as(y), quick=True)[:, :p]
+    usable = guess.isfinite().all(-1, keepdim=True) & (largest(guess.abs()) < 1e3).unsqueeze(-1)
+    return torch.cat([torch.where(usable, guess, 0.0), y[:, p:]], -1)
