@@ -40,7 +40,7 @@ CHANGED = (
 class Recordings:
     """The graphs of a node: a cache, not a state. Copies and pickles of a node start with an empty one.
 
-    With ``compiling``, graphs are compiled when they are recorded.
+    With ``compiling``, graphs are compiled when they are recorded; what a tape can do is not one.
 
     Threads may record the same graph twice, which costs time only: nothing is locked, so that a process may fork.
     """
@@ -78,7 +78,7 @@ class Recordings:
         return self._usable_tape(request) if _replayable(request.tensors) else None
 
     def _usable_tape(self, request: Request) -> Tape | None:
-        if request.own is None or self.compiling:
+        if request.own is None:
             return None
         tape = self._tape(request, request.own)
         return tape if tape is not None and tape.is_worth_it(_count(request)) else None

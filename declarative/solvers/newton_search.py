@@ -271,7 +271,7 @@ class Search:
 
     def _compact(self) -> None:
         """Go on with fewer problems once they have become few; where a new shape would be compiled, never."""
-        if self.batch.evaluator is not None and self.batch.evaluator.compiling:
+        if self.batch.evaluator is not None and self.batch.evaluator.compiling and not self._any_size_is_fine():
             return
         keep = compacted(self.running)
         if keep is not None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
-from declarative.recording import compiler
+from declarative.linear.machine import INSTALLED
+from declarative.recording import cache, compiler
 from declarative.recording.passes import record
 from tests.support.helpers import DOUBLE, relative
 
@@ -29,6 +30,30 @@ def test_captured_tensors_are_read_anew(monkeypatch, capsys):
     assert compiler.has_compiler() is ("compiling" in capsys.readouterr().err)
 
 
+@pytest.fixture
+def without_tapes(monkeypatch):
+    monkeypatch.setattr(cache, "INSTALLED", False)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="without Numba there are no tapes")
+def test_what_a_tape_can_do_is_not_compiled(capsys):
+    """A problem at a time, or several: what is recorded of one serves any number of them."""
+    options = {"solver": "newton", "start": 3}
+    recorded, compiled = (
+        DeclarativeNode(
+            lambda x, u: (u - x).square().sum(), lambda _, u: u.square().sum() - 1, record=record, **options
+        )
+        for record in (True, "inductor")
+    )
+    for count in (5, 1):
+        x = torch.randn(count, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(count))
+        one, other = recorded.solve(x), compiled.solve(x)
+        assert torch.equal(one.y, other.y)
+        assert torch.equal(one.iterations, other.iterations)
+    assert "operations" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_tapes")
 def test_without_a_compiler_functions_are_recorded(monkeypatch):
     monkeypatch.setattr(compiler, "has_compiler", lambda: False)
     node = DeclarativeNode(
@@ -53,6 +78,7 @@ def test_another_compiler_is_refused():
         DeclarativeNode(lambda x, u: (u - x).square().sum(), start=2, record="llvm")
 
 
+@pytest.mark.usefixtures("without_tapes")
 def test_functions_of_a_module_are_compiled_too(monkeypatch):
     monkeypatch.setattr(compiler, "has_compiler", lambda: False)  # that it is asked for one is told in a warning
     centre = torch.nn.Linear(3, 3, dtype=DOUBLE)
