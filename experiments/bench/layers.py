@@ -13,7 +13,7 @@ from problems import Eigenvectors, OptimalTransport, QuadraticProgram
 from ..shared.inputs import Draw
 from .baselines import sinkhorn, sinkhorn_cholesky
 from .nodes import both
-from .peers import TIGHT_PEER, cvxpylayers, pot, qpth
+from .peers import TIGHT_PEER, cvxpylayers, moreau, pot, qpth
 from .rows import Comparison, Growth, Memory, Pair, Sides, Study, Target
 from .timing import Side
 
@@ -47,7 +47,8 @@ def studies(quick: bool) -> Iterator[Study]:
     yield eigenvectors_backward(*(6, 2) if quick else (200, 10))
     for k in (1, None):
         yield eigenvectors(*(6, 2) if quick else (200, 10), k)
-    yield quadratic_program(*(4, 1, 3, 2) if quick else (50, 10, 30, 64))
+    for sizes in ((4, 1, 3, 2),) if quick else ((8, 3, 6, 10), (8, 3, 6, 128), (50, 10, 30, 64)):
+        yield quadratic_program(*sizes)
 
 
 def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Comparison:
@@ -142,11 +143,18 @@ def quadratic_program(n: int, p: int, count: int, batch: int) -> Comparison:
     sides = {
         "QuadraticProgram": both(layer, xs, v),
         "qpth": lambda: qpth(xs, v),
+        "moreau": lambda: moreau(xs, v),
         "cvxpylayers": lambda: cvxpylayers(layer, xs, v),
     }
     claim = f"QP, n = {n}, p = {p}, {count} inequalities, batch {batch}"
     pairs = [
         Pair(f"{claim}: qpth", "QuadraticProgram", "qpth", slower=ROUNDING),
+        Pair(
+            f"{claim}: moreau",
+            "QuadraticProgram",
+            "moreau",
+            note="moreau's active-set solver on the CPU, which it chooses itself",
+        ),
         Pair(f"{claim}: cvxpylayers", "QuadraticProgram", "cvxpylayers", note=TIGHT_PEER),
     ]
     return Comparison(sides, pairs)

@@ -212,6 +212,7 @@ def equality_qp(n: int, p: int, batch: int) -> Comparison:
         ),
         "KKT solve, autograd": both(kkt_solve, xs, v),
         "EqualityQP": both(EqualityQP(), xs, v),
+        "QuadraticProgram": both(QuadraticProgram(), xs, v),
         "qpth": lambda: qpth((*xs, *idle), v),
         "cvxpylayers": lambda: cvxpylayers(EqualityQP(), xs, v),
     }
@@ -231,6 +232,7 @@ def _equality_pairs(size: str) -> list[Pair]:
         Pair(f"{claim}: qpth", "node", "qpth", Target(at_least=5), "qpth needs an inequality: it gets 0 <= 1"),
         Pair(f"{claim}: cvxpylayers", "node", "cvxpylayers", Target(at_least=50), TIGHT_PEER),
         Pair(f"{layer}: LU", "EqualityQP", "batched LU", limit, share=True),
+        Pair(f"QuadraticProgram, {size}: LU", "QuadraticProgram", "batched LU", limit, share=True),
         Pair(f"{layer}: KKT solve", "EqualityQP", "KKT solve, autograd"),
         Pair(f"{layer}: qpth", "EqualityQP", "qpth"),
     ]  # fmt: skip

@@ -59,6 +59,24 @@ def qpth(xs: Sequence[Tensor], v: Tensor) -> Side:
     return Side(lambda: torch.autograd.grad(program(Q, q, G, h, A, b), wanted, v))
 
 
+def moreau(xs: Sequence[Tensor], v: Tensor) -> Side:
+    """Forward and backward on the CPU of a dense quadratic program, by the solver that it chooses itself."""
+    library, layer = load("moreau"), load("moreau.torch")
+    Q, q, A, b, G, h = xs
+    (n, p), count = (q.shape[1], b.shape[1]), b.shape[1] + h.shape[1]
+    cones = library.Cones(num_zero_cones=p, num_nonneg_cones=count - p)
+    settings = library.Settings(device="cpu", batch_size=len(q), enable_grad=True, solver="active_set")
+    places = [part for rows in (n, count) for part in (n * torch.arange(rows + 1), torch.arange(n).repeat(rows))]
+    solver = layer.Solver(n, count, *places, cones, settings)
+    wanted = [x for x in xs if x.requires_grad]
+
+    def run() -> Sequence[Tensor]:
+        rows, right = torch.cat([A, G], 1), torch.cat([b, h], 1)
+        return torch.autograd.grad(solver.solve(Q.flatten(1), rows.flatten(1), q, right).x, wanted, v)
+
+    return Side(run)
+
+
 def pot(M: Tensor, gamma: float, tolerance: float) -> Side:
     """``ot.sinkhorn``, forward alone, one problem after the other; the tolerance is that of a marginal, relative."""
     ot = load("ot")
