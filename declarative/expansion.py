@@ -21,20 +21,24 @@ from .torchside import without_vmap_warnings
 AT_ONCE = 100_000  # numbers: with more of them, two reverse passes are less effort than one for all rows of A and H
 
 
-class GlobalExpansion(NamedTuple):
-    """An expansion that holds at every point: of constraints that are affine, and of an objective that is quadratic."""
+class Constants(NamedTuple):
+    """What is known of constraints that are affine, c = A u + values, and of an objective that is quadratic.
 
-    origin: Tensor  # (size, m)
-    values: Tensor  # c at the origin, (size, k)
+    The values are those at u = 0, so that rounding errors of c are those of its terms at u and nowhere else.
+    f and D_U f are evaluated: they may cancel to much less than their terms, as where a residual is squared.
+    """
+
     jacobian: Tensor  # A
-    objective: Tensor | None = None  # f at the origin, (size,); None: it is not quadratic, or that is not known
-    gradient: Tensor | None = None  # D_U f likewise, (size, m)
-    hessian: Tensor | None = None  # H, whatever the multipliers are
+    values: Tensor  # c at 0, (size, k)
+    hessian: Tensor | None = None  # H, whatever the multipliers are; None: the objective is not known to be quadratic
 
-    def take(self, rows: Tensor) -> GlobalExpansion:
-        """That of some problems."""
-        first = (x[rows] for x in self[:3])
-        return GlobalExpansion(*first, *(None if x is None else x[rows] for x in self[3:]))
+    def values_at(self, layout: Layout, u: Tensor) -> Tensor:  # (size, k)
+        """c."""
+        return self.values + layout.jacobian.multiply(self.jacobian, u)
+
+    def take(self, rows: Tensor) -> Constants:
+        """Those of some problems."""
+        return Constants(self.jacobian[rows], self.values[rows], None if self.hessian is None else self.hessian[rows])
 
 
 class Problems(Protocol):
@@ -61,8 +65,8 @@ class Problems(Protocol):
         ...
 
     @property
-    def everywhere(self) -> GlobalExpansion | None:
-        """What need not be evaluated."""
+    def constants(self) -> Constants | None:
+        """Derivatives that need not be evaluated."""
         ...
 
     def mapped_values(self, u: Tensor) -> Pair:
@@ -78,17 +82,6 @@ class Problems(Protocol):
         ...
 
 
-def values(batch: Problems, u: Tensor) -> Pair:
-    """f and c."""
-    known = batch.everywhere
-    with without_vmap_warnings():
-        if known is None:
-            return batch.mapped_values(u)
-        return batch.mapped_objective(u), known.values + batch.layout.jacobian.multiply(
-            known.jacobian, u - known.origin
-        )
-
-
 def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
     """f, D_U L, c and A."""
     return _derivatives(batch, u, multipliers, second=False)
@@ -99,25 +92,25 @@ def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tens
     return _derivatives(batch, u, multipliers, second=True)
 
 
-def expand_everywhere(batch: Problems, u: Tensor) -> GlobalExpansion | None:
-    """The expansion at u, as far as it is proved to hold at every point; None if that is nothing."""
+def find_constants(batch: Problems, u: Tensor) -> Constants | None:
+    """What is proved at u to hold at every other point, if anything is."""
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
         values, followed = watched(batch.mapped_constraints, u)
-        if not (followed and is_affine(values)):
+        if not (followed and is_affine(values, u)):
             return None
-        found = [u, values, _jacobian(batch.layout, values, u)]
+        found = [_jacobian(batch.layout, values, u), batch.mapped_constraints(torch.zeros_like(u))]
         objective, followed = watched(batch.mapped_objective, u)
         slope = _gradient(objective.sum(), u, create_graph=followed)
-        if followed and is_affine(slope):
-            found += [objective, slope, batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u)]
-    finite = all(math.isfinite(x.sum().item()) for i, x in enumerate(found) if i != 1)  # a bound may be infinite
-    return GlobalExpansion(*(x.detach() for x in found)) if finite else None
+        if followed and is_affine(slope, u):
+            found.append(batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u))
+    finite = all(math.isfinite(x.sum().item()) for i, x in enumerate(found) if i != 1)  # bounds may be infinite
+    return Constants(*(x.detach() for x in found)) if finite else None
 
 
 def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
-    if batch.everywhere is not None:
-        return _from_elsewhere(batch, batch.everywhere, u, multipliers, second)
+    if batch.constants is not None:
+        return _with_constants(batch, batch.constants, u, multipliers, second)
     layout = batch.layout
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
@@ -133,27 +126,21 @@ def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second:
     return tuple(x.detach() for x in found)
 
 
-def _from_elsewhere(
-    batch: Problems, known: GlobalExpansion, u: Tensor, multipliers: Tensor | None, second: bool
+def _with_constants(
+    batch: Problems, known: Constants, u: Tensor, multipliers: Tensor | None, second: bool
 ) -> tuple[Tensor, ...]:
-    """The same, of which only the objective is evaluated at u, if at all."""
-    layout, hessian, way = batch.layout, known.hessian, u - known.origin
-    values = known.values + layout.jacobian.multiply(known.jacobian, way)
-    if hessian is not None:
-        assert known.gradient is not None
-        assert known.objective is not None
-        slope = known.gradient + layout.hessian.multiply(hessian, way)
-        objective = known.objective + (way * (known.gradient + slope)).sum(-1) / 2
-    else:
-        with torch.enable_grad(), without_vmap_warnings():
-            u = u.detach().requires_grad_()
-            objective = batch.mapped_objective(u)
-            slope = _gradient(objective.sum(), u, create_graph=second)
-            hessian = layout.hessian_values(lambda w: _gradient(slope, u, w), u) if second else None
-        objective, slope = objective.detach(), slope.detach()
+    """The same, with what is known of it."""
+    layout, hessian = batch.layout, known.hessian
+    with torch.enable_grad(), without_vmap_warnings():
+        place = u.detach().requires_grad_()
+        objective = batch.mapped_objective(place)
+        slope = _gradient(objective.sum(), place, create_graph=second and hessian is None)
+        if second and hessian is None:
+            hessian = layout.hessian_values(lambda w: _gradient(slope, place, w), place)
+    objective, slope = objective.detach(), slope.detach()
     if multipliers is not None:
         slope = slope - layout.jacobian.multiply_transposed(known.jacobian, multipliers)
-    found = objective, slope, values, known.jacobian
+    found = objective, slope, known.values_at(layout, u), known.jacobian
     return (*found, hessian.detach()) if second and hessian is not None else found
 
 

@@ -106,6 +106,8 @@ def solve(
             push = PUSH if batch.guess is None else WARM_PUSH
             starts = [batch.problem.bounds.inside(xs, call.in_dims, one, push) for one in starts]
         starts = _defined(call, batch, starts, start)
+        if known is None and start is None and not _uses_start(call.plan.solver):
+            starts = [torch.zeros_like(one) for one in starts]  # as in every later call of this shape
         if call.plan.layouts is not None:
             layout = call.plan.layouts.find(batch, flat(starts[0]), call.plan.structure)
             batch = batch if layout is batch.layout else dataclasses.replace(batch, layout=layout)
@@ -236,10 +238,15 @@ def _candidates(
         return [solver.points(xs, call.in_dims, call.size, call.work)]
     if start is not None:
         return [_matching(call, xs, start)]
-    if known is not None and not solver.needs_start:
+    if known is not None and not _uses_start(solver):
         return [torch.zeros(call.size, *known.shape, dtype=call.work, device=xs[0].device)]
     starts = call.plan.start if isinstance(call.plan.start, list) else [call.plan.start]
     return [initial_points(one, xs, call.in_dims, call.size, call.work) for one in starts]
+
+
+def _uses_start(solver: Solver) -> bool:
+    """Whether it matters where a solver starts; the start of a closed form is its solution."""
+    return solver.needs_start or isinstance(solver, ClosedForm)
 
 
 def _defined(call: Call, batch: Batch, starts: list[Tensor], given: Tensor | None) -> list[Tensor]:

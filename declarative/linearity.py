@@ -10,26 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, is_grad_enabled
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from .torchside import requires_gradient, saved_exponent
+from .torchside import PLAIN, requires_gradient, saved_exponent
 
-# Operations by which a value may be computed such that its graph says what it depends on. Whether they are linear is
-# the graph's business.
+# Functions of torch by which a value may be computed such that its graph says what it depends on (whether they are
+# linear is the graph's business), and those that ask for nothing but shapes and types.
 FOLLOWED = {
     "add", "sub", "rsub", "mul", "div", "true_divide", "divide", "multiply", "subtract", "neg", "negative",
-    "positive", "square", "pow", "matmul", "mm", "mv", "bmm", "dot", "inner", "vdot", "einsum", "linear", "sum",
-    "mean", "trace", "cumsum", "diff", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "reshape", "view",
-    "view_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose", "swapaxes", "t", "permute",
-    "movedim", "expand", "expand_as", "broadcast_to", "repeat", "tile", "diagonal", "diag", "unbind", "split",
-    "chunk", "narrow", "select", "flip", "roll", "clone", "contiguous", "__rsub__", "__radd__", "__rmul__",
-    "__getitem__", "dim", "ndimension", "size", "numel", "__len__", "is_floating_point", "new_zeros", "new_ones",
-    "new_full", "zeros_like", "ones_like",
+    "positive", "square", "pow", "matmul", "mm", "mv", "bmm", "dot", "inner", "vdot", "outer", "einsum", "linear",
+    "sum", "mean", "trace", "cumsum", "diff", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "reshape",
+    "view", "view_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose", "swapaxes", "t",
+    "permute", "movedim", "expand", "expand_as", "broadcast_to", "repeat", "tile", "diagonal", "diag", "unbind",
+    "split", "chunk", "narrow", "select", "flip", "roll", "clone", "contiguous", "to", "double", "float", "type_as",
+    "__rsub__", "__radd__", "__rmul__", "__getitem__",
 }  # fmt: skip
-CONVERSIONS = ("to", "double", "float", "type_as")
+ASKED = {
+    "dim", "ndimension", "size", "numel", "__len__", "is_floating_point", "new_zeros", "new_ones", "new_full",
+    "zeros_like", "ones_like",
+}  # fmt: skip
 READ = ("shape", "dtype", "device", "ndim", "T", "mT", "requires_grad")
+OWNERS = (torch, Tensor, Tensor.__base__, torch.nn.functional)  # others have functions of these names, too
+FOLLOWING, ASKING = (
+    {getattr(owner, name) for owner in OWNERS for name in names if hasattr(owner, name)} for names in (FOLLOWED, ASKED)
+)
 
 # Nodes of the graph that are linear in all that they get (a number at the end of their names is that of the overload);
 # that scale it by a number; and that are linear in each of two factors, and where these stand.
@@ -64,7 +71,8 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if self.followed and any(requires_gradient(x) for x in _tensors((*args, *kwargs.values()))):
-            self.followed = is_grad_enabled() and _is_followed(func, args, result)
+            plain = is_grad_enabled() and all(kind in PLAIN for kind in types)
+            self.followed = plain and _is_followed(func, args, result)
         return result
 
 
@@ -77,24 +85,23 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _is_followed(func: Any, args: Any, result: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    if name in CONVERSIONS:  # to whole numbers, too
-        return requires_gradient(result)
-    if name == "__get__":
-        return getattr(func.__self__, "__name__", "") in READ
-    if name == "__getitem__":
+    if getattr(func, "__name__", "") == "__get__":
+        name = getattr(func.__self__, "__name__", "")
+        return name in READ and getattr(Tensor, name) is func.__self__
+    if func is Tensor.__getitem__:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return all(one is None or one is ... or isinstance(one, int | slice) for one in index)
-    return name in FOLLOWED
+        if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
+            return False
+    return func in ASKING or (func in FOLLOWING and all(requires_gradient(x) for x in _tensors((result,))))
 
 
-def is_affine(y: Tensor) -> bool:
-    """Whether each operation in the graph of a value is linear in what it gets from the others.
+def is_affine(y: Tensor, u: Tensor) -> bool:
+    """Whether each operation in the graph of a value is linear in what it gets from the others, and all begin at u.
 
     Example:
         >>> import torch
         >>> u = torch.ones(2, requires_grad=True)
-        >>> is_affine(3 * u.sum() - 1), is_affine(u.square().sum()), is_affine(u * u.sum())
+        >>> is_affine(3 * u.sum() - 1, u), is_affine(u.square().sum(), u), is_affine(u * u.sum(), u)
         (True, False, False)
     """
     todo: list[Node | None] = [y.grad_fn]
@@ -105,7 +112,7 @@ def is_affine(y: Tensor) -> bool:
             continue
         seen.add(node)
         before = [parent for parent, _ in node.next_functions]
-        if not _is_linear(node, before):
+        if not (_is_linear(node, before) or getattr(node, "variable", None) is u):
             return False
         todo += before
     return True
@@ -119,4 +126,4 @@ def _is_linear(node: Node, before: list[Node | None]) -> bool:
         return any(before[place] is None for place in FACTORS[name])
     if name == "DivBackward0":
         return before[1] is None
-    return name == "AccumulateGrad" if not before else name == "PowBackward0" and saved_exponent(node) == 1
+    return name == "PowBackward0" and saved_exponent(node) == 1

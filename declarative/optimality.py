@@ -127,7 +127,7 @@ def assess(
         structure: what is known of the Hessian.
         minimum: whether a saddle point is refused.
     """
-    dtype = dtype or u.dtype
+    batch, dtype = batch.without_constants(), dtype or u.dtype
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = glance(batch, u, given, dtype, travel, structure, estimated)
@@ -383,6 +383,7 @@ def glance(
         moved = torch.zeros_like(u[:, 0], dtype=torch.bool)
         if move is not None:
             u, given, moved = move(batch, u, given, travel)
+        batch = batch.without_constants()  # the verdict is by what the functions are at these points
         look = _Look.at(batch, u, given, dtype, structure, travel)
         hessian = look.terms.system.stored_hessian()
         assert hessian is not None
@@ -399,7 +400,7 @@ def glance(
     name = ("glance", dtype, structure, move)
     certain = 0 if move else CERTAIN
     seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=certain, lazy=True)
-    return Glance(batch, travel, seen)
+    return Glance(batch.without_constants(), travel, seen)
 
 
 def _without_rounding(

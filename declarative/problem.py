@@ -23,7 +23,7 @@ from torch import Tensor
 
 from . import expansion
 from .bounds import Bounds
-from .expansion import GlobalExpansion
+from .expansion import Constants
 from .functions import UserFunction
 from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
@@ -62,6 +62,7 @@ class Tape(Protocol):
         """Where a tensor begins in what each problem reads; -1 if it is not read."""
 
 
+SAME = 1e-6  # relative: derivatives that differ by more are not the same
 ANYWAY: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # zero for what nothing depends on
 
 
@@ -116,7 +117,7 @@ class Batch:
     layout: Layout = DENSE  # how H and A are stored
     guess: Tensor | None = None  # multipliers to start from, (size, k)
     linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
-    everywhere: GlobalExpansion | None = None  # what of functions that are called need not be evaluated again
+    constants: Constants | None = None  # derivatives of functions that are called which need not be evaluated again
 
     @property
     def k(self) -> int:
@@ -139,15 +140,15 @@ class Batch:
         """The same problem with other inputs."""
         dims = self.in_dims if in_dims is None else tuple(in_dims)
         size = self.size if size is None else size
-        return dataclasses.replace(self, xs=tuple(xs), in_dims=dims, size=size, everywhere=None)
+        return dataclasses.replace(self, xs=tuple(xs), in_dims=dims, size=size, constants=None)
 
     def select(self, rows: Tensor) -> Batch:
         """The instances at these positions (indices or a mask)."""
         index = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         xs = [x if dim is None else x[index] for x, dim in zip(self.xs, self.in_dims, strict=True)]
         guess = None if self.guess is None else self.guess[index]
-        everywhere = None if self.everywhere is None else self.everywhere.take(index)
-        return dataclasses.replace(self.replace(xs, size=len(index)), guess=guess, everywhere=everywhere)
+        constants = None if self.constants is None else self.constants.take(index)
+        return dataclasses.replace(self.replace(xs, size=len(index)), guess=guess, constants=constants)
 
     def unshared(self) -> Batch:
         """The same instances, each with its own copy (a view) of the shared inputs."""
@@ -167,26 +168,43 @@ class Batch:
                 "hessian='gauss-newton' needs to know the residuals: state the problem with "
                 "DeclarativeNode(residuals=r), which minimises half the sum of their squares, or use hessian='exact'."
             )
-        return dataclasses.replace(self, linearised=True, everywhere=None)
+        return dataclasses.replace(self, linearised=True, constants=None)
 
     def dense(self) -> Batch:
         """The same instances with all entries of H and A."""
-        return dataclasses.replace(self, layout=DENSE, everywhere=None)
+        return dataclasses.replace(self, layout=DENSE, constants=None)
 
     def to(self, dtype: torch.dtype) -> Batch:
         """The same instances with floating-point inputs of another precision."""
         xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.xs)
-        return dataclasses.replace(self, xs=xs, everywhere=None)
+        return dataclasses.replace(self, xs=xs, constants=None)
 
-    def expanded_everywhere(self, u: Tensor) -> Batch:
-        """The same instances for a search: what is proved to be affine or quadratic is evaluated once, here.
+    def with_constants(self, u: Tensor) -> Batch:
+        """The same instances for a search: derivatives that are proved not to depend on u are evaluated once, here.
 
-        Only of functions that are called: a recording is of their derivatives, in which that shows anyway. What is
-        found by such a search is judged by the functions themselves.
+        Only of functions that are called: a recording is of their derivatives, in which that shows anyway. And in
+        double precision, with digits to spare for terms that cancel. What is found is judged by all derivatives.
         """
-        if self.evaluator is not None or not self.size or not is_plain((u, *self.xs)):
+        if self.evaluator is not None or u.dtype != torch.float64 or not self.size or not is_plain((u, *self.xs)):
             return self
-        return dataclasses.replace(self, everywhere=expansion.expand_everywhere(self, u))
+        return dataclasses.replace(self, constants=expansion.find_constants(self, u))
+
+    def without_constants(self) -> Batch:
+        """The same instances, of which all derivatives are evaluated at every point."""
+        return self if self.constants is None else dataclasses.replace(self, constants=None)
+
+    def has_constants_at(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
+        """Whether the derivatives that are taken for constant are what they are taken for."""
+        if self.constants is None:
+            return torch.ones(self.size, dtype=torch.bool, device=u.device)
+        fresh = self.without_constants().expand(u)
+        same = torch.ones(self.size, dtype=torch.bool, device=u.device)
+        pairs = (self.constants.jacobian, fresh.jacobian), (self.constants.hessian, fresh.curvature)
+        for known, found in pairs:
+            if known is not None:
+                near = (known - found).abs() <= SAME * (known.abs() + found.abs())
+                same = same & near.flatten(1).all(-1)
+        return same
 
     def in_double(self) -> Batch:
         """The same instances in double precision, unless the functions hold constants that do not mix with it."""
@@ -396,7 +414,10 @@ class Batch:
     def values(self, u: Tensor) -> Pair:
         """f and c."""
         if self.evaluator is None and is_plain((u, *self.xs)):
-            return expansion.values(self, u)
+            with without_vmap_warnings():
+                if self.constants is None:
+                    return self.mapped_values(u)
+                return self.mapped_objective(u), self.constants.values_at(self.layout, u)
         values: Pair = self._mapped(self._values, u)
         return values
 

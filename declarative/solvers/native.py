@@ -63,14 +63,15 @@ class Native:
         changed = Changed(*_each(np.ndarray.copy, self.before))
         k = here.y.shape[1]
         scratch = scratch_for(here.u.shape[1], k, k - here.s.shape[1], self._solves_dense)
-        _, _, equations, _, trial, there, _ = self._lanes(here, changed, None)
+        lanes = self._lanes(here, changed, None)
+        _, _, equations, _, trial, there, _ = lanes
         prepare(self.places, here, within, changed, equations, scratch)
         step = self._solved(here, equations, scratch)
         unsteady = ~(step.room > 0)
         if isinstance(self.layout, DenseLayout) and self.batch.m <= LARGEST_TURNED and unsteady.any():
             here = here._replace(hessian=here.hessian.copy(), shift=here.shift.copy(), weight=here.weight.copy())
             self._mend(here, within, changed, equations, step, scratch)
-        lanes = self._lanes(here, changed, None)._replace(equations=equations, step=step, trial=trial, there=there)
+        lanes = lanes._replace(here=here, step=step)
         self._try(self.batch, lanes, within, 1.0, scratch)
         again = step.good & ~(there.accepted | trial.solved) & hopeful
         again &= isinstance(self.layout, DenseLayout) | (here.shift == 0)
@@ -229,6 +230,11 @@ class Native:
         """Whether all values and derivatives are numbers, where the iteration is from."""
         objective, *rest = self.here[:5]
         return np.isfinite(objective + sum(x.sum(-1) for x in rest))
+
+    def is_beyond(self, limit: float) -> Any:  # (batch,)
+        """Whether an unknown is further from its start than so many times its size there."""
+        start = self.here.start
+        return (np.abs(self.here.u - start) > limit * (1 + np.abs(start))).any(-1)
 
     def ends(self, accepted: Any) -> tuple[Any, Any]:
         """Where problems end that are solved: u, y; a last step that is no progress is not taken."""

@@ -94,6 +94,15 @@ class Newton(Solver):
         return raw.to(start.dtype)
 
     def _finished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
+        knowing = batch.with_constants(start)
+        raw = self._polished(knowing, start, dtype)
+        if knowing.constants is None or not bool(raw.codes.any()):
+            return raw
+        # A derivative may have been taken for constant wrongly, if a function hides what it does (TorchScript does).
+        rows = (raw.codes.bool() & ~knowing.has_constants_at(raw.y)).nonzero().flatten()
+        return raw.put(rows, self._polished(batch.select(rows), start[rows], dtype)) if len(rows) else raw
+
+    def _polished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
         if self.hessian == "exact":
             raw, vague = self._solve(batch, start, sure=not self.polish)
         else:
@@ -138,7 +147,6 @@ class Newton(Solver):
 
     def _solve(self, batch: Batch, start: Tensor, sure: bool) -> tuple[RawSolution, Tensor]:
         """Where the iterations end, and which of these points may be saddle points; none, if that is to be ``sure``."""
-        batch = batch.expanded_everywhere(start)
         scales, state, model = first_state(batch, start)
         if batch.guess is not None:
             state = resumed(batch, scales, state)

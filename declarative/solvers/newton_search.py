@@ -166,21 +166,28 @@ class Search:
         certain = factored & ~(doubtful & self.sure) & native.finite()
         over = running & solved & certain
         hoped = ~running | over | (factored & accepted & ~solved & self.hopeful)
-        if self.turn % LOOK and self._below_limit() and hoped.all():  # as nearly always
+        if hoped.all() and self._below_limit() and not self._is_due(native):  # as nearly always
             if over.any():
                 self._keep(over, *native.ends(accepted), torch.zeros_like(self.iterations), doubtful)
                 if not bool(self.running.any()):
                     return True
             native.go_on()
             self.iterations = self.iterations + 1
-            self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(shifted))
-            self._forget_failures(torch.ones_like(self.running))
+            if shifted.any() or bool(self.record.shifted.any()):
+                self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(shifted))
+            self._forget_failures(self.running)
             return False
         self.model = native.model()
         if self._look(*native.tensors(), torch.from_numpy(flags).T):
             return True
         self._go_native()
         return False
+
+    def _is_due(self, native: Native) -> bool:
+        """Whether it is time to see which problems are running away, and to go on with fewer: and there are such."""
+        if self.turn % LOOK:
+            return False
+        return compacted(self.running) is not None or bool((native.is_beyond(FAR) & self.running.numpy()).any())
 
     def _keep(self, ended: Any, u: Any, y: Any, code: Tensor, vague: Any) -> None:
         """The results of the problems that have ended: arrays, or tensors."""

@@ -11,7 +11,7 @@ from ..conditions import fitted_multipliers, largest
 from ..linear import Layout, or_one
 from ..linear.directions import irregular
 from ..problem import Batch
-from .newton_step import FILTER, MODEL, Model, Scales, State, model_at, residual_of, scaled_values
+from .newton_step import FILTER, MODEL, Model, Scales, State, model_at, residual_of, scaled_model, scaled_values
 
 FIRST_BARRIER, FIRST_SLACK = 0.1, 0.1  # in units in which gradients have size 1; the least slack to start with
 CERTAIN = 4  # of what is first looked at does not follow from a system that may be singular
@@ -47,7 +47,8 @@ def _first_look(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
     if p:
         jacobian = layout.jacobian.scale_rows(here.jacobian, rows)
         y = _estimated(layout, y, p, here.gradient * scales.objective.unsqueeze(-1), jacobian)
-    model = model_at(batch, scales, u, s, y)
+    straight = not batch.k or batch.constants is not None  # H is the same whatever the multipliers are
+    model = scaled_model(layout, scales, here, u, s, y) if straight else model_at(batch, scales, u, s, y)
     return scales.objective, rows, 1e4 * theta, s, y, *(getattr(model, name) for name in MODEL)
 
 

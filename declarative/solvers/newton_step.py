@@ -7,6 +7,7 @@ in which the gradients of objective and constraints have size 1 at the start.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..conditions import largest
 from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
-from ..problem import Batch
+from ..problem import Batch, Expansion
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
 LOWERINGS = 3  # of the barrier at once
@@ -243,17 +244,23 @@ def _dual(model: Model) -> Tensor:  # (batch, k)
 def model_at(batch: Batch, scales: Scales, u: Tensor, s: Tensor, y: Tensor) -> Model:
     """The model at a point."""
     stacked = -y * scales.rows / scales.objective.unsqueeze(-1)  # in the convention of the batch, L = f - stacked' c
-    here, rows = batch.expand(u, stacked), batch.layout.jacobian
+    here = batch.expand(u, stacked)
+    slope = here.gradient + batch.layout.jacobian.multiply_transposed(here.jacobian, stacked)
+    return scaled_model(batch.layout, scales, dataclasses.replace(here, gradient=slope), u, s, y)
+
+
+def scaled_model(layout: Layout, scales: Scales, here: Expansion, u: Tensor, s: Tensor, y: Tensor) -> Model:
+    """The model from derivatives, the gradient that of f alone."""
     return Model(
         objective=here.objective * scales.objective,
-        gradient=(here.gradient + rows.multiply_transposed(here.jacobian, stacked)) * scales.objective.unsqueeze(-1),
+        gradient=here.gradient * scales.objective.unsqueeze(-1),
         values=scaled_values(here.values, scales),
-        jacobian=rows.scale_rows(here.jacobian, scales.rows),
+        jacobian=layout.jacobian.scale_rows(here.jacobian, scales.rows),
         hessian=here.curvature * scales.objective.view(-1, *(1,) * (here.curvature.dim() - 1)),
         u=u,
         y=y,
         s=s,
-        layout=batch.layout,
+        layout=layout,
     )
 
 

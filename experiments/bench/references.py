@@ -13,7 +13,7 @@ from declarative.recording import Recordings
 from problems import Layer
 from problems.reference import MissingReferenceError
 
-from ..compare.cases import Case, all_cases
+from ..shared.stated_twice import Case, all_cases
 from .nodes import both
 from .peers import TIGHT_PEER, MissingPeerError
 from .rows import Comparison, Pair, Study, Target

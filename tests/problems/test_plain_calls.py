@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 from declarative import NumericalWarning, SolverError
+from declarative.recording import Sizes
 from problems import (
     BallProjection,
     EntropicSimplex,
@@ -71,6 +74,18 @@ def test_the_short_way_does_not_hide_what_has_no_solution(layer, bad):
     with pytest.warns(NumericalWarning, match="1 of 2"):
         y = layer.with_plan(on_failure="mask")(x)
     assert torch.equal(y[0], layer(x[:1])[0])
+
+
+@pytest.mark.parametrize("layer", FORMULAS, ids=repr)
+def test_a_masked_row_is_the_same_in_every_call(layer):
+    x = FORMULAS[layer].double()
+    x[1, 0] = torch.nan
+    masked = copy.deepcopy(layer).with_plan(on_failure="mask", sizes=Sizes())
+    with pytest.warns(NumericalWarning, match="1 of 2"):
+        first = masked(x)
+    warm(masked, x.nan_to_num(nan=0.5))
+    with pytest.warns(NumericalWarning, match="1 of 2"):
+        assert torch.equal(masked(x), first)
 
 
 def test_the_short_way_does_not_hide_a_setting_that_is_infinite():

@@ -23,7 +23,7 @@ from problems import (
 )
 from problems.reference import DEFAULT, TIGHT_EXPONENTIAL, Reference, Settings, Statement, load, reference
 
-from ..shared.inputs import Draw
+from .inputs import Draw
 
 GAMMAS = (1.0, 10.0)
 DEFAULTS_AT = 10  # the size at which transport is also compared with cvxpylayers as it comes
