@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
@@ -71,8 +71,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if self.followed and any(requires_gradient(x) for x in _tensors((*args, *kwargs.values()))):
-            plain = is_grad_enabled() and all(kind in PLAIN for kind in types)
-            self.followed = plain and _is_followed(func, args, result)
+            self.followed = all(kind in PLAIN for kind in types) and _is_followed(func, args, result)
         return result
 
 

@@ -367,8 +367,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/linearity.py",
-        "plain = is_grad_enabled() and all(kind in PLAIN for kind in types)",
-        "plain = all(kind in PLAIN for kind in types)",
+        "(func in FOLLOWING and all(requires_gradient(x) for x in _tensors((result,))))",
+        "func in FOLLOWING",
         "what is computed without gradients counts as followed",
         ("library/test_linearity.py",),
     ),
