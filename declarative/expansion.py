@@ -99,31 +99,28 @@ def find_constants(batch: Problems, u: Tensor) -> Constants | None:
         values, followed = watched(batch.mapped_constraints, u)
         if not (followed and is_affine(values, u)):
             return None
-        found = [_jacobian(batch.layout, values, u), batch.mapped_constraints(torch.zeros_like(u))]
         objective, followed = watched(batch.mapped_objective, u)
-        slope = _gradient(objective.sum(), u, create_graph=followed)
-        if followed and is_affine(slope, u):
-            found.append(batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u))
-    finite = all(math.isfinite(x.sum().item()) for i, x in enumerate(found) if i != 1)  # bounds may be infinite
-    return Constants(*(x.detach() for x in found)) if finite else None
+        slope = _slope(objective, u, create_graph=followed)
+        if not (followed and is_affine(slope, u)):
+            found = [_jacobian(batch.layout, values, u)]
+        else:
+            found = _rows(batch, values, slope, u)
+        if not all(math.isfinite(x.sum().item()) for x in found):
+            return None
+        jacobian, *hessian = (x.detach() for x in found)
+        return Constants(jacobian, batch.mapped_constraints(torch.zeros_like(u)), *hessian)
 
 
 def _derivatives(batch: Problems, u: Tensor, multipliers: Tensor | None, second: bool) -> tuple[Tensor, ...]:
     if batch.constants is not None:
         return _with_constants(batch, batch.constants, u, multipliers, second)
-    layout = batch.layout
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
         objective, values = batch.mapped_values(u)
         weighted = objective if multipliers is None else objective - (multipliers * values).sum(-1)
-        slope = _gradient(weighted.sum(), u, create_graph=second)
-        found = [objective, slope, values]
-        if second and _is_small(batch, u):
-            found += _rows_at_once(values, slope, u)
-        else:
-            found.append(_jacobian(layout, values, u))
-            found += [layout.hessian_values(lambda w: _gradient(slope, u, w), u)] if second else []
-    return tuple(x.detach() for x in found)
+        slope = _slope(weighted, u, create_graph=second)
+        rows = _rows(batch, values, slope, u) if second else [_jacobian(batch.layout, values, u)]
+    return tuple(x.detach() for x in (objective, slope, values, *rows))
 
 
 def _with_constants(
@@ -134,7 +131,7 @@ def _with_constants(
     with torch.enable_grad(), without_vmap_warnings():
         place = u.detach().requires_grad_()
         objective = batch.mapped_objective(place)
-        slope = _gradient(objective.sum(), place, create_graph=second and hessian is None)
+        slope = _slope(objective, place, create_graph=second and hessian is None)
         if second and hessian is None:
             hessian = layout.hessian_values(lambda w: _gradient(slope, place, w), place)
     objective, slope = objective.detach(), slope.detach()
@@ -142,6 +139,14 @@ def _with_constants(
         slope = slope - layout.jacobian.multiply_transposed(known.jacobian, multipliers)
     found = objective, slope, known.values_at(layout, u), known.jacobian
     return (*found, hessian.detach()) if second and hessian is not None else found
+
+
+def _rows(batch: Problems, values: Tensor, slope: Tensor, u: Tensor) -> list[Tensor]:
+    """A and H."""
+    if _is_small(batch, u):
+        return list(_rows_at_once(values, slope, u))
+    hessian = batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u)
+    return [_jacobian(batch.layout, values, u), hessian]
 
 
 def _is_small(batch: Problems, u: Tensor) -> bool:
@@ -163,6 +168,11 @@ def _rows_at_once(values: Tensor, slope: Tensor, u: Tensor) -> Pair:
     if math.isfinite(rows.sum().item()):
         return rows[:, :k], rows[:, k:]
     return rows_of(lambda w: _gradient(values, u, w), u, k), rows_of(lambda w: _gradient(slope, u, w), u, u.shape[-1])
+
+
+def _slope(y: Tensor, u: Tensor, create_graph: bool) -> Tensor:
+    """The derivative of each y, of one problem, by its own u."""
+    return _gradient(y, u, torch.ones_like(y), create_graph)
 
 
 def _gradient(y: Tensor, u: Tensor, w: Tensor | None = None, create_graph: bool = False) -> Tensor:

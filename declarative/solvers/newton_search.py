@@ -163,8 +163,8 @@ class Search:
         running = self.running.numpy()
         shifted = self.record.shifted.numpy() | (native.here.shift > 0)
         doubtful = faint | shifted
-        certain = factored & ~(doubtful & self.sure) & native.finite()
-        over = running & solved & certain
+        over = running & solved & factored & ~(doubtful & self.sure)
+        over = over & native.finite() if over.any() else over
         hoped = ~running | over | (factored & accepted & ~solved & self.hopeful)
         if hoped.all() and self._below_limit() and not self._is_due(native):  # as nearly always
             if over.any():
