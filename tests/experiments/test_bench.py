@@ -251,12 +251,12 @@ def test_plots_and_a_piece_of_the_report_are_left(quick: Path) -> None:
 def test_a_part_of_it_without_any_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("qpth", "qpth.qp", "cvxpylayers", "cvxpylayers.torch", "jaxopt"):
+    for name in ("qpth", "qpth.qp", "moreau", "cvxpylayers", "cvxpylayers.torch", "jaxopt"):
         monkeypatch.setitem(sys.modules, name, None)
     assert command(tmp_path, "bench", "--quick", "--only", "QP") == 0
     rows = read(tmp_path / "bench" / "bench.csv")
     skipped = {row["note"] for row in rows if row["ratio"] == "nan"}
-    assert skipped == {"skipped: qpth is not installed", "skipped: cvxpylayers is not installed"}
+    assert skipped == {f"skipped: {name} is not installed" for name in ("qpth", "moreau", "cvxpylayers")}
     assert all("QP" in row["claim"] for row in rows)
     assert "row(s) skipped for a missing library" in capsys.readouterr().out
     assert not list((tmp_path / "bench").glob("*.png"))
