@@ -150,11 +150,7 @@ class Search:
             self._keep(finished, fates.u, fates.y, torch.zeros_like(self.iterations), flags[3] | fates.doubtful)
             if not bool(self.running.any()):
                 return True
-        self.model = native.model()
-        if self._look(*native.tensors(), torch.from_numpy(flags).T):
-            return True
-        self._go_native()
-        return False
+        return self._look_closely(native, flags)
 
     def _advance_once(self, native: Native) -> bool:
         flags = native.iterate(self.limits, self.hopeful)
@@ -177,6 +173,10 @@ class Search:
                 self.record = dataclasses.replace(self.record, shifted=torch.from_numpy(shifted))
             self._forget_failures(self.running)
             return False
+        return self._look_closely(native, flags)
+
+    def _look_closely(self, native: Native, flags: Any) -> bool:
+        """:meth:`_look` at what the kernels have come to."""
         self.model = native.model()
         if self._look(*native.tensors(), torch.from_numpy(flags).T):
             return True

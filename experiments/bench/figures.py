@@ -13,7 +13,8 @@ from ..shared.drawing import BLUE, GREEN, LIGHT, ORANGE, PURPLE, SKY, VERMILION,
 from .layers import CHEAP, EXACT, FORWARD, PLOT
 from .rows import FITTED, Point, slope
 
-LOOKS = tuple(zip([BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, LIGHT.ink], "osD^vP*", strict=True))
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, LIGHT.ink)
+LOOKS = tuple((*look, style) for style in ("-", "--") for look in zip(COLOURS, "osD^vP*", strict=True))
 SIZE, DPI = (6.0, 4.6), 110
 
 
@@ -33,9 +34,10 @@ def draw(points: Sequence[Point]) -> dict[str, bytes]:
 def _times(plot: str, points: Sequence[Point], figure: Figure) -> None:
     ax = figure.subplots()
     ax.set_title(f"{plot}\nforward and backward, unless the name says otherwise", fontsize=11)
-    for (side, sizes, values), (colour, marker) in zip(_lines(points), LOOKS, strict=False):
+    for i, (side, sizes, values) in enumerate(_lines(points)):
+        colour, marker, style = LOOKS[i]
         label = f"{side}, slope {slope(sizes, values):.1f}"
-        ax.plot(sizes, values, color=colour, marker=marker, markersize=5, linewidth=1.8, label=label)
+        ax.plot(sizes, values, color=colour, marker=marker, markersize=5, linewidth=1.8, linestyle=style, label=label)
     ax.set_yscale("log")
     ax.set_ylabel("ms of processor time")
     legend(ax, title=f"slope: the largest {FITTED} sizes", title_fontsize=9)
@@ -48,7 +50,7 @@ def _savings(points: Sequence[Point], figure: Figure) -> None:
     ax.set_title("transport n x n\nwhat the cheap gradient saves of forward and backward", fontsize=11)
     lines = {side: dict(zip(sizes, values, strict=True)) for side, sizes, values in _lines(points)}
     exact, named = lines[EXACT], {CHEAP: "exact / unconstrained", FORWARD: "exact / forward alone"}
-    for (side, words), (colour, marker) in zip(named.items(), LOOKS, strict=False):
+    for (side, words), (colour, marker, _) in zip(named.items(), LOOKS, strict=False):
         ratios = [exact[n] / lines[side][n] for n in exact]
         ax.plot(list(exact), ratios, color=colour, marker=marker, linewidth=1.8, label=words)
     ax.axhline(1, color=LIGHT.ink, linewidth=1)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch import Tensor
 
 from declarative import DeclarativeNode
+from experiments.bench import figures, sizes, versions, warm
 from experiments.bench import run as bench
-from experiments.bench import sizes, versions, warm
 from experiments.bench import timing as bench_timing
 from experiments.bench.baselines import dense_node, kkt_solve, sinkhorn, sinkhorn_cholesky
 from experiments.bench.layers import PLOT
@@ -170,6 +171,15 @@ def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
     assert row.ratio == pytest.approx(2)
     assert row.met == "MISSED"
     assert not list(growth.rows(Run(points=points[:1])))
+
+
+def test_every_side_has_a_line_of_its_own_in_a_plot() -> None:
+    sides = [f"side {i}" for i in range(9)]
+    figure = Figure()
+    figures._times("a plot", [Point("a plot", side, n, 1.0 + n) for side in sides for n in (1, 2)], figure)
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == [f"{side}, slope 0.6" for side in sides]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(sides)
 
 
 # Another version of the project.

@@ -380,6 +380,27 @@ VERDICT = [
         ("library/test_linearity.py",),
     ),
     Mutant(
+        "declarative/optimality.py",
+        "        batch = batch.without_constants()  # the verdict is by what the functions are at these points\n",
+        "",
+        "a point is judged by derivatives that are taken for constant",
+        ("library/test_linearity.py::test_what_is_wrongly_taken_for_constant_is_found_out",),
+    ),
+    Mutant(
+        "declarative/solvers/newton.py",
+        "raw.codes.bool() & ~knowing.has_constants_at(raw.y)",
+        "raw.codes.bool() & knowing.has_constants_at(raw.y)",
+        "a search that was deceived is not repeated",
+        ("library/test_linearity.py::test_what_is_wrongly_taken_for_constant_is_found_out",),
+    ),
+    Mutant(
+        "declarative/problem.py",
+        "u.dtype != torch.float64 or not self.size",
+        "not self.size",
+        "single precision spares digits that it does not have",
+        ("library/test_linearity.py::test_single_precision_has_no_digits_to_spare",),
+    ),
+    Mutant(
         "declarative/linearity.py",
         "any(before[place] is None for place in FACTORS[name])",
         "True",
