@@ -15,6 +15,9 @@ TINY = 1e-12  # of the largest unknown, or of the way to it: what is less is as 
 CHORDS = 3  # steps back to curved constraints
 STRAIGHT = 1e-4  # sizes of u: nearer than this a curved constraint can be followed for sure
 FAR_LENGTHS = (0.1, 1.0, 2.0)  # likewise, in sizes of the largest entry of u
+MOST_UNKNOWNS = 16  # of a problem that are looked along one by one
+BEYOND = 100.0  # steps lead beyond a solution that is near: fifty would if f were like u^50
+STEP_LENGTHS = (1.0, 10.0, BEYOND, 1e3, 1e4)
 # Along a direction without curvature, in sizes of u. An exponential is to be seen between rounding errors and overflow,
 # over lengths that differ by a factor of some 40: what is further apart could miss it.
 PROBE_LENGTHS = (1e-10, *(10.0**exponent for exponent in range(-8, 1)))
@@ -99,12 +102,19 @@ def _faintest(terms: Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
 
 
 def _falls(
-    batch: Batch, terms: Terms, multipliers: Tensor, active: Tensor, problems: Tensor, directions: Tensor
+    batch: Batch,
+    terms: Terms,
+    multipliers: Tensor,
+    active: Tensor,
+    problems: Tensor,
+    directions: Tensor,  # (count, m)
+    steps: Tensor | None = None,  # (count, m)
 ) -> Tensor:  # (count,)
     """Whether L falls along a direction without curvature, or is flat to one side of it and rises to the other.
 
-    The second is how the edge of a plateau looks that goes on for ever. Curved constraints are followed: along a
-    straight line away from them L may fall at a minimum too.
+    The second is how the edge of a plateau looks that goes on for ever. Where there is curvature, and so a step, L may
+    fall to there, and has to rise a hundred steps away. Curved constraints are followed: along a straight line away
+    from them L may fall at a minimum too.
     """
     part, here, held = batch.select(problems), terms.u[problems], multipliers[problems]
     energy = terms.energy[problems]
@@ -121,21 +131,45 @@ def _falls(
     fallen, noise = torch.zeros_like(problems, dtype=torch.bool), torch.zeros_like(middle)
     # The edge of a plateau may be as far away as u is large, whatever the size of the entries that change.
     far = directions / or_one(largest(directions.abs())).unsqueeze(-1) * terms.longest[problems]
-    for length, way in [*((length, unit) for length in PROBE_LENGTHS), *((length, far) for length in FAR_LENGTHS)]:
+    probes = [*((length, unit) for length in PROBE_LENGTHS), *((length, far) for length in FAR_LENGTHS)]
+    if steps is not None:
+        probes += [(length, steps) for length in STEP_LENGTHS]
+    for length, way in probes:
         pairs = (lagrangian(here + sign * length * way) for sign in (1.0, -1.0))
         sides, missed = (torch.stack(both) for both in zip(*pairs, strict=True))
         change = (sides - middle).nan_to_num(torch.inf)
-        size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs()) + energy * length**2
+        size = torch.maximum(sides.abs().nan_to_num(0.0, 0.0, 0.0), middle.abs())
+        size = size + energy * min(length, FAR_LENGTHS[-1]) ** 2
         small = ROUNDING * torch.finfo(here.dtype).eps * size
         one_sided = (change.abs() <= small).any(0) & (change > 1e3 * small).any(0)
         # What is seen over the shortest way may be rounding errors; a real slope does more over a longer one.
-        falls = (change < -torch.maximum(small, noise)).any(0) & (way is unit) & (length > PROBE_LENGTHS[0])
+        beyond = length == BEYOND if way is steps else steps is None and way is unit and length > PROBE_LENGTHS[0]
+        falls = (change < -torch.maximum(small, noise)).any(0) & beyond
         followed = (missed <= torch.maximum(small, noise)).all(0) | (length <= STRAIGHT)
         fallen = fallen | ((falls | one_sided) & followed)
         if length == PROBE_LENGTHS[0]:
             seen = 10 * torch.where(change < torch.inf, change.abs(), 0.0).amax(0)
             noise = torch.minimum(seen, torch.finfo(here.dtype).eps ** 0.5 * middle.abs())  # or nothing could be seen
     return fallen
+
+
+def nears_infimum(
+    batch: Batch, terms: Terms, multipliers: Tensor, active: Tensor, step: Tensor, asked: Tensor
+) -> Tensor:  # (batch,)
+    """Whether L rises on one side of an unknown and is level on the other, further away than curvature tells.
+
+    Asked of unknowns, (batch, m), whose Newton step is short beside what changes f, and not beside their own size: that
+    is how zero looks, and how a term looks that dies away for ever, such as an exponential, once it is beyond rounding.
+    """
+    none = torch.zeros_like(terms.energy, dtype=torch.bool)
+    if not bool(asked.any()):
+        return none
+    lengths = torch.where(asked, step.abs() / or_one(terms.way), 0.0)
+    entries = lengths.topk(min(MOST_UNKNOWNS, asked.shape[-1]), dim=-1).indices
+    problems, which = asked.gather(-1, entries).nonzero(as_tuple=True)
+    axes = torch.nn.functional.one_hot(entries[problems, which], asked.shape[-1]).to(step.dtype)
+    falls = _falls(batch, terms, multipliers, active, problems, axes, step[problems] * axes)
+    return none.index_put((problems,), falls, accumulate=True)
 
 
 def _came_down(batch: Batch, terms: Terms, active: Tensor, asked: Tensor) -> Tensor:  # (batch,)

@@ -41,7 +41,7 @@ from .conditions import (
 )
 from .linear import Pair
 from .linear.directions import irregular
-from .minimum import is_minimum
+from .minimum import is_minimum, nears_infimum
 from .problem import Batch
 from .structure import Structure, stores_hessian
 
@@ -145,7 +145,8 @@ def assess(
     look = _without_false_curvature(batch, look, structure)
     terms, active, multipliers, scale = look.terms, look.active, look.multipliers, look.scale
     factors = terms.system.with_active(active).factorise(warn=False)
-    step, change = factors(-look.left, -look.gap)
+    newton_step, change = factors(-look.left, -look.gap)
+    step = newton_step
     found = _measured(look, step, change, dtype)
     distance, noise, tolerance = found.distance, torch.finfo(dtype).eps, optimality_tolerance(dtype)
     if bool((distance > tolerance).any()):
@@ -166,7 +167,10 @@ def assess(
         distance = torch.where(near, again, distance)
     if minimum:
         near = distance <= tolerance
-        distance = torch.where(is_minimum(batch, terms, multipliers, active, factors, near), distance, torch.inf)
+        good = is_minimum(batch, terms, multipliers, active, factors, near)
+        vague = (good & near).unsqueeze(-1) & look.is_vague(newton_step, dtype)
+        good = good & ~nears_infimum(batch, terms, multipliers, active, newton_step, vague)
+        distance = torch.where(good, distance, torch.inf)
     return _concluded(look, step, change, found._replace(distance=distance), dtype)
 
 
@@ -191,6 +195,7 @@ class _Look:
     weak: Tensor  # (batch, k)
     left: Tensor  # D_U L, (batch, m)
     gap: Tensor  # c, where active, (batch, k)
+    size: Tensor  # what a change of u is by the conditions alone, without e, (batch, m)
     scale: Tensor  # what a change of u is, (batch, m)
     settled: Tensor  # whether the multipliers are those that were given, (batch,)
     wild: Tensor  # whether they cancel each other, so that slopes are lost in their rounding errors, (batch,)
@@ -209,10 +214,10 @@ class _Look:
         terms = Terms.at(batch, u, given, structure, travel)
         noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
         multipliers, active, weak = terms.active_set(dtype)
-        scale = terms.scale(active) + FAINT * terms.energy_scale()
-        scale = scale + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+        size = terms.scale(active)
         if travel is not None:
-            scale = scale + NOISE * noise / tolerance * travel.abs()
+            size = size + NOISE * noise / tolerance * travel.abs()
+        scale = size + FAINT * terms.energy_scale() + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
         return cls(
             terms,
             multipliers,
@@ -220,11 +225,16 @@ class _Look:
             weak,
             left=terms.left(multipliers),
             gap=torch.where(active, terms.values, 0.0),
+            size=size,
             scale=scale,
             settled=(multipliers == given).all(-1),
             wild=terms.is_feasible(dtype) & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
+
+    def is_vague(self, step: Tensor, dtype: torch.dtype) -> Tensor:  # (batch, m)
+        """Which steps are short by e_i alone: by its own size and conditions, the unknown is not at its solution."""
+        return step.abs() > optimality_tolerance(dtype) * self.size
 
 
 def _without_false_curvature(batch: Batch, look: _Look, structure: Structure) -> _Look:
@@ -352,7 +362,7 @@ class Glance:
 
 
 OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
-OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "scale", "settled", "wild", "doubtful")
+OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "size", "scale", "settled", "wild", "doubtful")
 VERDICT = ("kept", "holding", "kinks", "residual", "consistent")
 SEEN = (
     *("u", "given", "moved", "plain", "trusted", "step", "change"),
@@ -392,7 +402,7 @@ def glance(
         found = _measured(look, step, change, dtype)
         exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
         balanced = found.stationarity <= optimality_tolerance(step.dtype)
-        plain = trusted & exact & balanced & ~(look.wild | look.doubtful)
+        plain = trusted & exact & balanced & ~(look.wild | look.doubtful | look.is_vague(step, dtype).any(-1))
         parts = (getattr(part, name) for part, names in ((look.terms, OF_TERMS), (look, OF_LOOK)) for name in names)
         verdict = _conclusion(look, found, dtype)
         return u, given, moved, plain, trusted, step, change, *verdict, *found, hessian, *parts

@@ -177,6 +177,53 @@ def test_a_decay_that_is_seen_nowhere_but_between_rounding_errors_and_overflow_i
     assert not solution.converged.any(), x[solution.converged]
 
 
+DECAYS = {
+    "exponential": lambda v: (-v).exp(),
+    "softplus": lambda v: torch.nn.functional.softplus(-v),
+    "bump": lambda v: (-v.square()).exp(),
+    "hill": lambda v: 1 / (1 + v.square()),
+}
+
+
+@pytest.mark.parametrize("decay", DECAYS.values(), ids=DECAYS)
+@pytest.mark.parametrize("solver", ["closed form", "newton"])
+@pytest.mark.parametrize("tied", [False, True], ids=["free", "tied"])
+@each_dtype
+def test_a_decay_is_no_solution_beside_an_unknown_in_other_units(decay, solver, tied, dtype):
+    """Beyond rounding errors of the other term, and small beside the other unknown, it looks like zero."""
+
+    def place(x: Tensor) -> Tensor:  # x: units of both unknowns, how far out
+        return torch.stack([x[..., 2] / x[..., 0], 1 / x[..., 1]], -1)
+
+    node = DeclarativeNode(
+        lambda x, u: decay(x[0] * u[0]) + (x[1] * u[1] - 1).square(),
+        (lambda x, u: x[1] * u[1] - 1) if tied else None,
+        solver=place if solver == "closed form" else solver,
+        start=None if solver == "closed form" else place,
+        on_failure="mask",
+    )
+    units = itertools.product([1e-8, 1.0, 1e4, 1e8], [1e-8, 1.0, 1e8], [0.2, 10.0, 60.0, 100.0, 300.0, 1e6])
+    x = torch.tensor(list(units), dtype=dtype)
+    solution = solved(node, x)
+    assert not solution.converged.any(), x[solution.converged].tolist()
+
+
+@pytest.mark.parametrize("power", [2, 4])
+@pytest.mark.parametrize("record", [False, True])
+def test_zero_is_a_solution_beside_an_unknown_in_other_units(power, record):
+    """Whatever rounding errors leave of it: nothing but the other unknown says how small it has to be."""
+    node = DeclarativeNode(
+        lambda x, u: (x[0] * u[0]).pow(power) + (x[1] * u[1] - 1).square(),
+        solver=lambda x: torch.stack([x[:, 2] / x[:, 0], 1 / x[:, 1]], -1),
+        on_failure="mask",
+        record=record,
+    )
+    units = itertools.product([1e-8, 1.0, 1e8], [1e-8, 1.0, 1e8], [0.0, 1e-30, -1e-33])
+    assert solved(node, torch.tensor(list(units), dtype=DOUBLE)).converged.all()
+    if power == 4:  # f falls visibly to zero, by less than single precision sees
+        assert solved(node, torch.tensor([[1.0, 1e-8, 3e-3]], dtype=torch.float32)).converged.all()
+
+
 @pytest.mark.parametrize("unit", [1e-8, 1e-2, 1.0, 1e8])
 @pytest.mark.parametrize("height", [1e-8, 1.0, 1e8])
 def test_far_from_a_bump_all_is_level_and_no_solution(unit, height):
