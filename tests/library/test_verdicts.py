@@ -204,8 +204,10 @@ def test_a_decay_is_no_solution_beside_an_unknown_in_other_units(decay, solver, 
     )
     units = itertools.product([1e-8, 1.0, 1e4, 1e8], [1e-8, 1.0, 1e8], [0.2, 10.0, 60.0, 100.0, 300.0, 1e6])
     x = torch.tensor(list(units), dtype=dtype)
-    solution = solved(node, x)
-    assert not solution.converged.any(), x[solution.converged].tolist()
+    clearest = torch.tensor([[1e8, 1e-8, t] for t in (100.0, 300.0)], dtype=dtype)  # by themselves judged at a glance
+    for inputs in (x, clearest):
+        solution = solved(node, inputs)
+        assert not solution.converged.any(), inputs[solution.converged].tolist()
 
 
 @pytest.mark.parametrize("power", [2, 4])
