@@ -86,10 +86,10 @@ class Terms:
         """What the constraints exert, all in the same direction."""
         return self.form.multiply_transposed(self.jacobian.abs(), self.multipliers.abs())
 
-    def is_feasible(self, dtype: torch.dtype) -> Tensor:  # (batch,)
-        """Whether the constraints hold, but for rounding errors."""
-        violated = torch.where(self.equality, self.values.abs(), self.values)
-        return (violated <= ROUNDING * torch.finfo(dtype).eps * self.terms).all(-1)
+    def violation(self, scale: Tensor) -> Tensor:  # (batch, k)
+        """By how much constraints are violated, beside what they change by if u changes by its scale."""
+        violated = torch.where(self.equality, self.values.abs(), self.values.clamp(min=0.0))
+        return ratio(violated, self.form.multiply(self.jacobian.abs(), scale) + self.terms)
 
     def left(self, multipliers: Tensor) -> Tensor:  # (batch, m)
         """D_U L."""

@@ -218,6 +218,7 @@ class _Look:
         if travel is not None:
             size = size + NOISE * noise / tolerance * travel.abs()
         scale = size + FAINT * terms.energy_scale() + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+        feasible = (terms.violation(scale) <= ROUNDING * noise).all(-1)
         return cls(
             terms,
             multipliers,
@@ -228,7 +229,7 @@ class _Look:
             size=size,
             scale=scale,
             settled=(multipliers == given).all(-1),
-            wild=terms.is_feasible(dtype) & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
+            wild=feasible & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
         )
 
@@ -273,9 +274,7 @@ def _measured(look: _Look, step: Tensor, change: Tensor, dtype: torch.dtype) -> 
     after = look.multipliers - change
     effect, inequality = terms.effect(after), active & ~terms.equality
     pulls = inequality & (after > 0) & (effect > tolerance)
-    violated = torch.where(terms.equality, terms.values.abs(), terms.values.clamp(min=0.0))
-    reach = terms.form.multiply(terms.jacobian.abs(), scale) + terms.terms
-    violation = ratio(violated, reach)
+    violation = terms.violation(scale)
     overlooked = ~active & (violation > tolerance)
     # No step leads to a solution, a constraint should let go, or one is violated that the step does not see.
     distance = torch.where(solvable & ~(pulls | overlooked).any(-1), distance, torch.inf)

@@ -296,6 +296,27 @@ def test_constraints_that_exclude_each_other_are_seen_in_all_units(decades, gap,
         assert not solved(node, torch.tensor([[1.0, 2.0], [30.0, -20.0]], dtype=dtype)).converged.any()
 
 
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("place", [[0.5, 0.5], [1.0, 0.2]])
+@pytest.mark.parametrize("product", [lambda u: u[0] * u[1], lambda u: u[0].square() * u[1]], ids=["bilinear", "cubic"])
+def test_no_multiplier_is_so_large_that_an_unknown_of_nothing_balances_a_slope(product, place, record):
+    """On u0 u1 = 0 one unknown gets as small as one likes, and times a huge multiplier as large as one likes."""
+    node = DeclarativeNode(
+        lambda x, u: (u - x).square().sum(),
+        lambda _, u: product(u),
+        bounds=(0, None),
+        start=torch.tensor(place, dtype=DOUBLE),
+        solver="newton",
+        on_failure="mask",
+        record=record,
+    )
+    x = torch.tensor([[0.5, 1.0], [2.0, 0.7], [-1.0, 2.0], [1.0, 1.0]], dtype=DOUBLE)
+    solution = solved(node, x)
+    truth = torch.where(solution.y > 1e-9, x, 0.0)  # one unknown is zero, the other free
+    assert ((solution.y - truth).abs() <= 1e-8).all(-1)[solution.converged].all(), solution.y
+    assert solution.converged.sum() >= 2
+
+
 def unbounded_programs(count: int, m: int, n: int) -> tuple[Tensor, ...]:
     """Feasible at 0, and falling for ever along a direction in which Q is flat."""
     along = torch.nn.functional.normalize(torch.randn(count, m, 1, dtype=DOUBLE), dim=1)

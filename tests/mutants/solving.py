@@ -216,6 +216,13 @@ VERDICT = [
     ),
     Mutant(
         "declarative/optimality.py",
+        "feasible = (terms.violation(scale) <= ROUNDING * noise).all(-1)",
+        "feasible = (terms.values.abs() <= ROUNDING * noise * terms.terms).all(-1)",
+        "huge multipliers of constraints that nearly hold are believed",
+        ("library/test_verdicts.py::test_no_multiplier_is_so_large_that_an_unknown_of_nothing_balances_a_slope",),
+    ),
+    Mutant(
+        "declarative/optimality.py",
         "overlooked = ~active & (violation > tolerance)",
         "overlooked = ~active & (violation > torch.inf)",
         "a violated constraint that lets go is overlooked",
