@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .arguments import is_number, require_counts, require_flags
-from .gradients import RULES, Rule, as_rule
+from .gradients import RULES, Rule, as_rows, as_rule
 from .linear.contract import Pair
 from .structure import Point
 from .theory.certificate import SchurComplement, certify
@@ -221,14 +221,13 @@ class Adaptive(Rule):
 
     def _prove(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """The cheap gradient if it is proven to descend, else the exact one."""
-        asked = v.ne(0).any(-1)
+        used = v.ne(0).any(-1)
         proven = False
         cheap: tuple[Tensor, ...] = ()
-        if bool(asked.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
+        if bool(used.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
             cheap = self.cheap.pull(point, v, w, wanted)
-            complement = self._complement(point)
-            proof = certify(point, v, cheap, wanted, complement, share=self.threshold)
-            proven = float(proof.descends[asked].double().mean()) >= self.fraction
+            proof = certify(point, v, cheap, wanted, self._complement(point), share=self.threshold)
+            proven = float(proof.descends[used].double().mean()) >= self.fraction
         with self._lock:
             self.uses_cheap = proven
             self.calls += 1
@@ -239,13 +238,10 @@ class Adaptive(Rule):
         """Compute both gradients of every problem, compare them, and return the exact one."""
         shared = [point.batch.in_dims[i] is None for i in wanted]
         exact = RULES["exact"].pull_each(point, v, w, wanted)
-        g, g_hat = (
-            torch.cat([grad.reshape(v.shape[0], -1) for grad in grads], -1)
-            for grads in (exact, self.cheap.pull_each(point, v, w, wanted))
-        )
+        cheap = self.cheap.pull_each(point, v, w, wanted)
         used = v.ne(0).any(-1)  # a problem that the loss does not use has no direction
         if bool(used.any()):
-            self._decide(call, cosine(g, g_hat)[used])
+            self._decide(call, cosine(as_rows(exact, v), as_rows(cheap, v))[used])
         else:
             with self._lock:
                 self._due = call + 1

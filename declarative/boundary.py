@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .bounds import Bounds
 from .functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .inputs import first_problem, shapes_of_one
 from .problem import Batch, Function, Problem, flat
 from .remedies import (
     BUFFERS,
@@ -113,9 +114,9 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
 
 def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
     """A bound that is a function must get what it depends on as arguments, or gradients would be lost."""
-    xs = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+    xs = first_problem(batch.xs, batch.in_dims)
     with torch.enable_grad():
-        rows = bounds.rows(xs, flat(u)[0].detach(), batch.shape)
+        rows = bounds.rows([x.detach() for x in xs], flat(u)[0].detach(), batch.shape)
     if rows.requires_grad:
         raise ValueError(
             "a bound reaches a tensor that requires a gradient other than through its arguments, and that gradient "
@@ -171,8 +172,7 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
         own = len(batch.xs) - count_weights(function)
-        pairs = zip(batch.xs[:own], batch.in_dims, strict=False)
-        shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
+        shapes = map(tuple, shapes_of_one(batch.xs[:own], batch.in_dims))
         unknown = nesting_of(function) or tuple(batch.shape)
         error.add_note(explain(error, name, as_written(function), [*shapes, unknown], dtype))
         raise

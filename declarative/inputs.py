@@ -46,6 +46,17 @@ class Inputs:
         return replace(self, xs=xs, in_dims=(*self.in_dims, *(None,) * len(weights)), dtype=dtype, work=work)
 
 
+def first_problem(xs: Sequence[Tensor], in_dims: Sequence[int | None]) -> list[Tensor]:
+    """The inputs of the first problem; of a blank one if there is none."""
+    pairs = zip(xs, in_dims, strict=True)
+    return [x if dim is None else x[0] if len(x) else x.new_zeros(x.shape[1:]) for x, dim in pairs]
+
+
+def shapes_of_one(xs: Sequence[Tensor], in_dims: Sequence[int | None]) -> tuple[torch.Size, ...]:
+    """The shapes of the inputs of one problem."""
+    return tuple([x.shape if dim is None else x.shape[1:] for x, dim in zip(xs, in_dims, strict=False)])
+
+
 Form = tuple[torch.Size, torch.dtype, torch.device]
 
 

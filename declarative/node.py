@@ -25,7 +25,7 @@ from .recording import Recordings
 from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
-from .starts import Start, check_start, warm_start
+from .starts import Start, check_start
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
@@ -401,8 +401,8 @@ class DeclarativeNode(nn.Module):
         refuse_nested_forward_mode()
         inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
         refuse_without_values(inputs.xs)
-        warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
-        statement.refuse_batched_start(plan.problem, plan.start, inputs)
+        warm = () if start is None else statement.warm_start(start, inputs, nesting_of(plan.problem.objective))
+        statement.refuse_batched_starts(plan, inputs)
         call = statement.make_call(plan, inputs, len(warm), self.gradient.is_one_sided)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)

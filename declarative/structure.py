@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .inputs import first_problem
 from .linear import (
     DENSE,
     DenseSystem,
@@ -253,9 +254,8 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
     Raises:
         NoPattern: they are not sparse, or the functions cannot be followed.
     """
-    one = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
-    multipliers = u.new_ones(batch.k)
-    pattern = pattern_of_slope(batch.slope_of_one, u[0].detach(), multipliers, one)
+    one = [x.detach() for x in first_problem(batch.xs, batch.in_dims)]
+    pattern = pattern_of_slope(batch.slope_of_one, u[0].detach(), u.new_ones(batch.k), one)
     return SparseLayout.of(pattern, batch.p, u.device)
 
 

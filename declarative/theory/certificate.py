@@ -38,6 +38,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..gradients import as_rows
 from ..linear import DiagonalHessianSystem, HessianSystem
 from ..linear.contract import rank_tolerance, times
 from ..structure import Point
@@ -125,8 +126,8 @@ def certify(
         steps: of conjugate gradients, at most.
     """
     complement = schur_complement(point) if complement is None else complement
-    v, of_v = _brought_to_one(v)
-    flat, of_g = _brought_to_one(torch.cat([grad.reshape(len(v), -1) for grad in g_hat], -1))
+    v, of_v = _normalised(v)
+    flat, of_g = _normalised(as_rows(g_hat, v))
     parts = flat.split([grad.shape[1:].numel() for grad in g_hat], -1)
     tangents = tuple(part.reshape(grad.shape) for part, grad in zip(parts, g_hat, strict=True))
     b, c = point.batch.pushforward(point.u, point.multipliers, tangents, wanted)
@@ -161,12 +162,10 @@ def decide(
     The size is that of the terms of what is known, and terms are the lengths of the terms that w and r were computed
     from, (batch,) each, if they are longer than w and r.
     """
-    lengths = _length(w), _length(r)
-    terms = lengths if terms is None else terms
-    units = [torch.where(length > 0, length, 1.0) for length in lengths]
-    w, r = (x / unit.unsqueeze(-1) for x, unit in zip((w, r), units, strict=True))
-    known, size = (x / units[0] / units[1] for x in (known, size))  # both have the same length: bounds are closest
-    bounds = QuadraticForms(complement, torch.stack([r + w, r - w]), terms[0] / units[0] + terms[1] / units[1])
+    terms = (_length(w), _length(r)) if terms is None else terms
+    (w, of_w), (r, of_r) = _normalised(w), _normalised(r)  # both have the same length: bounds are closest
+    known, size = (x / of_w / of_r for x in (known, size))
+    bounds = QuadraticForms(complement, torch.stack([r + w, r - w]), terms[0] / of_w + terms[1] / of_r)
     taken = torch.full_like(known, steps)
     decided = torch.zeros_like(known, dtype=torch.bool)
     for step in range(steps + 1):
@@ -179,7 +178,7 @@ def decide(
         if step == steps or bool(decided.all()):
             break
         bounds.step()
-    lower, upper = (bound * units[0] * units[1] for bound in (lower, upper))
+    lower, upper = (bound * of_w * of_r for bound in (lower, upper))
     return Certificate(descends, ascends, lower, upper, taken)
 
 
@@ -385,8 +384,8 @@ def _length(x: Tensor) -> Tensor:
     return length
 
 
-def _brought_to_one(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, n) -> (batch, n), (batch,)
-    """The vectors in units of their lengths, and these; 1 for one that is zero."""
+def _normalised(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, n) -> (batch, n), (batch,)
+    """The vectors at length 1, and their lengths; 1 for one that is zero."""
     length = _length(x)
     unit = torch.where(length > 0, length, 1.0)
     return x / unit.unsqueeze(-1), unit

@@ -19,7 +19,7 @@ from .matrices import (
     rank_of_rows,
     regular_spectrum,
 )
-from .propositions import worst_case
+from .propositions import sharp_upper_bound, worst_case
 
 
 def active_rows(equalities: Tensor, inequalities: Tensor, active: Tensor) -> Tensor:
@@ -106,8 +106,7 @@ def weighted_upper_bound(hessian: Tensor, gram: Tensor) -> Tensor:  # (..., m, m
         (tensor(1.), tensor(1.1250))
     """
     inner, _, valid = _in_units_of_inputs(hessian, hessian[..., :0, :], gram)
-    condition = definite_condition(inner)
-    return nan_unless(valid, 0.5 + (condition + 1) / (4 * condition.sqrt()))
+    return nan_unless(valid, sharp_upper_bound(inner))
 
 
 def _in_units_of_inputs(hessian: Tensor, jacobian: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,6 @@ from .matrices import (
     over,
     regular_spectrum,
 )
-from .matrices import rank_of_rows as rank_of_rows
 
 
 def descends(g: Tensor, g_hat: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)

@@ -186,8 +186,8 @@ RULES = [
     ),
     Mutant(
         "declarative/derivatives.py",
-        "[-grad.reshape(",
-        "[grad.reshape(",
+        "return -as_rows(",
+        "return as_rows(",
         "B and C of the report have the wrong sign",
         ("library/test_derivatives.py::test_sphere",),
     ),
