@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -29,51 +30,27 @@ from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
 
-STEPS = {"Round": "round", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc", "Sign": "sign", "Sgn": "sgn"}
+STEPS = ("Round", "Floor", "Ceil", "Trunc", "Sign", "Sgn")
 """Operations whose derivative is zero wherever it exists, by their names in the graph."""
 
-CORNERS = {
-    "Abs": "abs",
-    "Relu": "relu",
-    "LeakyRelu": "leaky_relu",
+CORNERS = (
+    *("Abs", "Relu", "LeakyRelu", "PreluKernel", "Hardtanh", "Hardsigmoid", "Hardswish", "Softshrink", "Hardshrink"),
+    *("Threshold", "Clamp", "ClampMin", "ClampMax", "Where", "MultiMarginLoss", "Remainder", "Fmod", "Frac"),
+    *("Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin"),
+    *("Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices"),
+    *("LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"),
+)
+"""Operations whose derivative jumps somewhere, or which jump themselves, likewise."""
+
+RENAMED = {
     "PreluKernel": "prelu",
-    "Hardtanh": "hardtanh",
-    "Hardsigmoid": "hardsigmoid",
-    "Hardswish": "hardswish",
-    "Softshrink": "softshrink",
-    "Hardshrink": "hardshrink",
-    "Threshold": "threshold",
-    "Clamp": "clamp",
     "ClampMin": "clamp",
     "ClampMax": "clamp",
-    "Maximum": "maximum",
-    "Minimum": "minimum",
-    "Fmax": "fmax",
-    "Fmin": "fmin",
-    "Max": "max",
-    "Min": "min",
-    "Amax": "amax",
-    "Amin": "amin",
-    "Aminmax": "aminmax",
-    "Cummax": "cummax",
-    "Cummin": "cummin",
-    "Sort": "sort",
-    "Topk": "topk",
-    "Median": "median",
-    "Kthvalue": "kthvalue",
     "MaxPool2DWithIndices": "max_pool",
     "LinalgVectorNorm": "norm",
-    "Norm": "norm",
-    "Cdist": "cdist",
-    "Pdist": "pdist",
     "LinalgSvd": "svd",
-    "MultiMarginLoss": "multi_margin_loss",
-    "Where": "where",
-    "Remainder": "remainder",
-    "Fmod": "fmod",
-    "Frac": "frac",
 }
-"""Operations whose derivative jumps somewhere, or which jump themselves, by their names in the graph."""
+"""What users call operations whose names in the graph are others."""
 
 
 def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
@@ -251,7 +228,7 @@ class Ancestry:
 
     def corners(self, leaf: Tensor) -> list[str]:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
-        names = (CORNERS.get(_name(node)) or _step(node) for node in self._between(leaf))
+        names = (_operation(node, CORNERS) or _step(node) for node in self._between(leaf))
         return sorted({name for name in names if name is not None})
 
     def only_steps(self, leaf: Tensor) -> list[str]:
@@ -273,10 +250,14 @@ class Ancestry:
         return found
 
 
-def _name(node: Node) -> str:
-    return node.name().split("Backward")[0]
+def _operation(node: Node, among: Sequence[str]) -> str | None:
+    """What users call the operation of a node, such as ``leaky_relu``; None if it is not among these."""
+    name = node.name().split("Backward")[0]
+    if name not in among:
+        return None
+    return RENAMED.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _step(node: Node) -> str | None:
     rounding = rounding_mode(node)
-    return STEPS.get(_name(node)) if rounding is None else f"div(rounding_mode={rounding!r})"
+    return _operation(node, STEPS) if rounding is None else f"div(rounding_mode={rounding!r})"

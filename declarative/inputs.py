@@ -57,7 +57,7 @@ def shapes_of_one(xs: Sequence[Tensor], in_dims: Sequence[int | None]) -> tuple[
     return tuple([x.shape if dim is None else x.shape[1:] for x, dim in zip(xs, in_dims, strict=False)])
 
 
-Form = tuple[torch.Size, torch.dtype, torch.device]
+Form = tuple[torch.Size, torch.dtype, torch.device]  # of an input: all but its values
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
     """Check the inputs of a call and bring their batch dimension to the front."""
     if not xs:
         raise ValueError("a node needs at least one input: node(x).")
-    forms = tuple([form(f"input {i}", x) for i, x in enumerate(xs)])
+    for i, x in enumerate(xs):
+        check_tensor(f"input {i}", x)
+    forms = tuple([(x.shape, x.dtype, x.device) for x in xs])
     found = _arrangement(forms, in_dims, torch.get_default_dtype())
     xs = tuple(xs)
     if found.moves is not None:
@@ -125,19 +127,8 @@ def _arrangement(forms: tuple[Form, ...], in_dims: InDims, default: torch.dtype)
     )
 
 
-def form(name: str, x: object) -> Form:
-    """What an input is but for its values, if there is arithmetic for it.
-
-    Raises:
-        TypeError: there is none.
-    """
-    check_tensor(name, x)
-    assert isinstance(x, Tensor)  # which was checked
-    return x.shape, x.dtype, x.device
-
-
-def check_tensor(name: str, x: object) -> None:
-    """Refuse what there is no arithmetic for.
+def check_tensor(name: str, x: object) -> Tensor:
+    """The same, if there is arithmetic for it.
 
     Raises:
         TypeError: it is not a tensor, or one of an unusual kind.
@@ -154,6 +145,7 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} is a nested tensor: pad its parts to one shape, or call the node for each.")
     if x.is_floating_point() and x.dtype not in FLOATING:
         raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
+    return x
 
 
 def check_devices(places: Sequence[torch.device | None], names: Sequence[str] = ()) -> None:
@@ -179,8 +171,7 @@ def check_incoming(v: object, shape: torch.Size) -> Tensor:
         TypeError: it is not a tensor, or of an unusual kind.
         ValueError: it has another shape, or no values.
     """
-    check_tensor("v, the incoming gradient,", v)
-    assert isinstance(v, Tensor)  # which was checked
+    v = check_tensor("v, the incoming gradient,", v)
     if v.shape != shape:
         raise ValueError(
             f"v is the gradient of the loss with respect to the solution and must have its shape {tuple(shape)}, but "
@@ -251,10 +242,7 @@ def check_in_dims(in_dims: object) -> InDims:
     """
     if in_dims is None or is_whole(in_dims):
         return in_dims  # type: ignore[return-value]
-    if (
-        isinstance(in_dims, Sequence)
-        and not isinstance(in_dims, str)
-        and all(d is None or is_whole(d) for d in in_dims)
-    ):
-        return tuple(in_dims)
+    several = isinstance(in_dims, Sequence) and not isinstance(in_dims, str)
+    if several and all(dim is None or is_whole(dim) for dim in in_dims):  # type: ignore[attr-defined]
+        return tuple(in_dims)  # type: ignore[arg-type]
     raise TypeError(f"in_dims must be an int or None, for all inputs or one for each, but is {in_dims!r}.")
