@@ -28,8 +28,8 @@ RULES = [
     ),
     Mutant(
         "declarative/smoothed.py",
-        "u=place[0], multipliers=place[1]",
-        "u=u, multipliers=place[1]",
+        "u=central_u, multipliers=central_multipliers",
+        "u=u, multipliers=central_multipliers",
         "the smoothed gradient is taken at the solution",
         ("library/test_smoothed.py::test_equalities_inequalities_and_bounds_together[0.1]",),
     ),
@@ -42,7 +42,7 @@ RULES = [
     ),
     Mutant(
         "declarative/smoothed.py",
-        "range(FINISHING)",
+        "range(NEWTON_STEPS)",
         "range(0)",
         "the central point is a constant to a second differentiation",
         ("library/test_smoothed.py::test_second_derivatives_are_those_of_the_smoothed_gradient",),
