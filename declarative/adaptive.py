@@ -19,8 +19,9 @@ from .arguments import is_number, require_counts, require_flags
 from .gradients import RULES, Rule, as_rows, as_rule
 from .linear.contract import Pair
 from .structure import Point
-from .theory.certificate import SchurComplement, certify
+from .theory.certificate import certify
 from .theory.propositions import cosine
+from .theory.schur_complement import SchurComplement
 from .torchside import value_is_hidden
 
 __all__ = ["Adaptive", "Probe"]

@@ -77,6 +77,14 @@ def norm(x: Tensor) -> Tensor:
     return result
 
 
+def length_of(x: Tensor) -> Tensor:
+    """The norm of the last dimension, whose squares do not underflow."""
+    largest = x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+    unit = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)
+    length: Tensor = unit * torch.linalg.vector_norm(x / unit.unsqueeze(-1), dim=-1)
+    return length
+
+
 def over(x: Tensor, size: Tensor) -> Tensor:
     """Vectors divided by numbers; by 1 instead of 0."""
     return x / torch.where(size > 0, size, 1.0).unsqueeze(-1)
