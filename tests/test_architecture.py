@@ -40,6 +40,7 @@ ROOMS = [
     "declarative.statement",
     "declarative.implicit",
     "declarative.theory",
+    "declarative.reports.probes",
     "declarative.adaptive",
     "declarative.reports.structure",
     "declarative.node",
