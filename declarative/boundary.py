@@ -10,11 +10,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .bounds import Bounds
-from .functions import as_written, count_weights, functions_of, has_objective, nesting_of
 from .inputs import first_problem, shapes_of_one
 from .problem import Batch, Function, Problem, flat
-from .remedies import (
+from .solution import Status
+from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
+from .user.bounds import Bounds
+from .user.functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .user.messages import (
     BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
@@ -24,8 +26,6 @@ from .remedies import (
     explain,
     steps_message,
 )
-from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
 
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
-from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, by_rows
@@ -21,9 +20,10 @@ from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .starts import Start, default_points, initial_points
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
+from .user.bounds import PUSH, WARM_PUSH
+from .user.starts import Start, default_points, initial_points
 
 
 @dataclass(frozen=True)

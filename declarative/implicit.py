@@ -24,11 +24,11 @@ from .gradients import Rule
 from .inputs import Inputs
 from .linear import by_rows, full_precision
 from .problem import Batch, flat
-from .remedies import CHANGED
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
 from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden, versions
+from .user.messages import CHANGED
 
 
 @dataclass(frozen=True)

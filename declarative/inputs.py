@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .arguments import is_integer
 from .torchside import in_nested_forward_mode, tracer, without_values
-from .unknowns import is_whole
 
 InDims = int | None | tuple[int | None, ...]
 
@@ -240,9 +240,9 @@ def check_in_dims(in_dims: object) -> InDims:
     Raises:
         TypeError: it is neither an int nor None, nor a sequence of these.
     """
-    if in_dims is None or is_whole(in_dims):
+    if in_dims is None or is_integer(in_dims):
         return in_dims  # type: ignore[return-value]
     several = isinstance(in_dims, Sequence) and not isinstance(in_dims, str)
-    if several and all(dim is None or is_whole(dim) for dim in in_dims):  # type: ignore[attr-defined]
+    if several and all(dim is None or is_integer(dim) for dim in in_dims):  # type: ignore[attr-defined]
         return tuple(in_dims)  # type: ignore[arg-type]
     raise TypeError(f"in_dims must be an int or None, for all inputs or one for each, but is {in_dims!r}.")

@@ -16,7 +16,6 @@ from . import statement
 from .arguments import require_flags
 from .derivatives import Derivatives
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
 from .implicit import Evaluation, Spec, evaluate, find_points
 from .inputs import Inputs, arrange, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
@@ -25,10 +24,11 @@ from .recording import Recordings
 from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
-from .starts import Start, check_start
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
+from .user.functions import functions_of, has_objective, is_being_made, nesting_of
+from .user.starts import Start, check_start
 
 Method = TypeVar("Method", bound=Callable[..., object])
 Found = TypeVar("Found")

@@ -10,9 +10,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import (
+from .gradients import Exact, Rule, as_rule
+from .inputs import Inputs, check_tensor, refuse_without_values, shapes_of_one
+from .problem import Problem
+from .solution import Solution
+from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .torchside import transformed
+from .user.bounds import Bounds
+from .user.functions import (
     UserFunction,
     captured_by,
     functions_of,
@@ -24,14 +30,8 @@ from .functions import (
     refuse_unusual,
     take_weights,
 )
-from .gradients import Exact, Rule, as_rule
-from .inputs import Inputs, check_tensor, refuse_without_values, shapes_of_one
-from .problem import Problem
-from .solution import Solution
-from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .starts import OneStart, Start, find_nesting, initial_points, refuse_batched_start
-from .torchside import transformed
-from .unknowns import Nesting, Unknowns
+from .user.starts import OneStart, Start, find_nesting, initial_points, refuse_batched_start
+from .user.unknowns import Nesting, Unknowns
 
 
 def make_problem(

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..adaptive import Adaptive
 from ..boundary import corner_hint
 from ..errors import NumericalWarning
-from ..functions import functions_of
 from ..gradients import RULES, Exact, gradient_rows
 from ..implicit import Evaluation
 from ..inputs import Inputs, first_problem
@@ -25,6 +24,7 @@ from ..theory.assumptions import LARGE
 from ..theory.matrices import over, random_like, rank_of_rows, unit_rows
 from ..theory.propositions import cosine, reduced_curvature
 from ..torchside import ordinary_mode
+from ..user.functions import functions_of
 from .finite_differences import Comparison, compare_gradient
 from .replay import compare_replay
 from .result import CheckError, CheckResult, Grade, Line, guarded, require_node

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..node import DeclarativeNode
-from ..table import as_html
+from .table import as_html
 
 WIDTH = 22  # of the names of the tests
 

@@ -14,7 +14,7 @@ from ..linear import DENSE
 from ..linear.sparse import NoPattern, SparseLayout
 from ..problem import Batch
 from ..structure import FILL, LARGE, SPARSE, Structure, share_of_dense, sparse_layout
-from ..table import as_html
+from .table import as_html
 
 INCHES = 4.0  # of a panel of the drawing
 FINEST = 0.6  # points: a smaller mark would not be seen

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..gradients import RULES, gradient_rows
 from ..implicit import Evaluation
 from ..inputs import check_incoming
+from ..reports.table import as_html, as_text
 from ..structure import Point
-from ..table import as_html, as_text
 from .assumptions import Assumptions
 from .matrices import norm
 from .propositions import cosine, descends

@@ -48,7 +48,7 @@ RULES = [
         ("library/test_smoothed.py::test_second_derivatives_are_those_of_the_smoothed_gradient",),
     ),
     Mutant(
-        "declarative/functions.py",
+        "declarative/user/functions.py",
         "here = u.detach()",
         "here = u",
         "the residuals that count as linear are not",
@@ -178,7 +178,7 @@ RULES = [
         ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
     ),
     Mutant(
-        "declarative/functions.py",
+        "declarative/user/functions.py",
         "return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()",
         "return ()",
         "the weights of captured modules may change between the passes",

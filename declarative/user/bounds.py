@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torchside import fixed, match_tree
+from ..torchside import fixed, match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from .torchside import flatten_tree, parametrizations_are_cached
+from ..torchside import flatten_tree, parametrizations_are_cached
 from .unknowns import Nesting, is_nested
 
 NAMES = ("objective", "equality", "inequality")

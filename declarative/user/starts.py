@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import is_integer
+from ..inputs import Inputs, check_tensor, first_problem, refuse_without_values
+from ..torchside import flatten_tree, plain
 from .functions import functions_of, nesting_of
-from .inputs import Inputs, check_tensor, first_problem, refuse_without_values
-from .remedies import batched_start_message
-from .torchside import flatten_tree, plain
-from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
+from .messages import batched_start_message
+from .unknowns import Nesting, Unknowns, is_nested, is_shape
 
 Nested = dict[str, Any] | tuple[Any, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Any] | Unknowns | dict[str, Any]
@@ -51,7 +52,7 @@ def _check_part(name: str, start: object) -> Tensor | torch.Size | None:
         refuse_without_values((start,))
         shape = start.shape
     elif is_shape(start):
-        entries: Any = (start,) if is_whole(start) else start
+        entries: Any = (start,) if is_integer(start) else start
         if not all(0 <= n < 2**31 for n in entries):
             return None
         shape = torch.Size(entries)
