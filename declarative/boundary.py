@@ -134,8 +134,8 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
         raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")
     if versions(watched) != before:
-        own = len(xs) - count_weights(function)
-        buffers = versions(xs[own:]) != before[own:-1]
+        passed = len(xs) - count_weights(function)
+        buffers = versions(xs[passed:]) != before[passed:-1]
         raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
 
@@ -148,8 +148,8 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
-        own = len(batch.xs) - count_weights(function)
-        shapes = map(tuple, shapes_of_one(batch.xs[:own], batch.in_dims))
+        passed = len(batch.xs) - count_weights(function)
+        shapes = map(tuple, shapes_of_one(batch.xs[:passed], batch.in_dims))
         unknown = nesting_of(function) or tuple(batch.shape)
         error.add_note(explain(error, name, as_written(function), [*shapes, unknown], dtype))
         raise

@@ -56,10 +56,10 @@ class Derivatives:
     active: Tensor
 
     @classmethod
-    def at(cls, point: Point, own: int | None = None) -> Derivatives:
-        """Form all the matrices, for the first ``own`` inputs. Back-propagation never does."""
+    def at(cls, point: Point, passed: int | None = None) -> Derivatives:
+        """Form all the matrices, for the first ``passed`` inputs. Back-propagation never does."""
         batch, u, multipliers = point.batch.dense(), point.u, point.multipliers
-        wanted = [i for i, x in enumerate(batch.xs[:own]) if x.is_floating_point()]
+        wanted = [i for i, x in enumerate(batch.xs[:passed]) if x.is_floating_point()]
         shapes = shapes_of_one(batch.xs, batch.in_dims)
         n = sum(shapes[i].numel() for i in wanted)
         if not batch.size:

@@ -28,7 +28,7 @@ class Inputs:
     batched: bool  # False: one problem, without a batch dimension
     dtype: torch.dtype  # of the output
     work: torch.dtype  # that it is computed in
-    own: int  # how many were passed; those after them are tensors of modules
+    passed: int  # how many inputs the user has passed; those after them are tensors of modules
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> Inputs:
         """The same, and the tensors of modules, by name, as inputs that the batch shares.

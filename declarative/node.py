@@ -298,7 +298,7 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             found = self.evaluate(xs)
-            return Derivatives.at(found.point(), found.call.own)
+            return Derivatives.at(found.point(), found.call.passed)
 
     @_opaque
     def descent(self, *xs: Tensor, v: Any = None) -> DescentReport:

@@ -176,7 +176,7 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
         warm=warm,
         gradients=gradients,
         kinks=kinks,
-        own=inputs.own,
+        passed=inputs.passed,
         captured=captured_by(plan.problem) if differentiable and not pure else (),
     )
 
@@ -193,29 +193,29 @@ def _has_one_unknown(plan: Plan) -> bool:
 
 
 @dataclass(frozen=True)
-class _Flat:
+class _FlatFunction:
     """A user's function of the inputs proper, called with those of modules too; what it returns becomes a row."""
 
     function: Callable[..., Any]
-    own: int
+    passed: int
     nesting: Nesting | None
     what: str
 
     def __call__(self, *xs: Tensor) -> Any:
-        value = self.function(*xs[: self.own])
+        value = self.function(*xs[: self.passed])
         return value if self.nesting is None else self.nesting.join(value, f"what {self.what} returns")
 
 
-def _flat_solver(solver: Solver, own: int, nesting: Nesting | None) -> Solver:
+def _flat_solver(solver: Solver, passed: int, nesting: Nesting | None) -> Solver:
     if isinstance(solver, ClosedForm):
-        return dataclasses.replace(solver, function=_Flat(solver.function, own, nesting, "the closed form"))
+        return dataclasses.replace(solver, function=_FlatFunction(solver.function, passed, nesting, "the closed form"))
     return solver
 
 
-def _flat_start(start: Start, own: int, nesting: Nesting | None) -> Start:
+def _flat_start(start: Start, passed: int, nesting: Nesting | None) -> Start:
     if isinstance(start, list):
-        return [_flat_start(one, own, nesting) for one in start]  # type: ignore[return-value]
-    return _Flat(start, own, nesting, "start") if callable(start) else start
+        return [_flat_start(one, passed, nesting) for one in start]  # type: ignore[return-value]
+    return _FlatFunction(start, passed, nesting, "start") if callable(start) else start
 
 
 def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
@@ -256,7 +256,7 @@ def nest_point(plan: Plan, y: Tensor) -> Any:
 
 def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # xs: of the call, arranged
     """A solution of a call with the unknowns, and what belongs to constraints, as the user has nested them."""
-    shapes = (*shapes_of_one(xs[: call.own], call.in_dims), solution.y.shape[1:])
+    shapes = (*shapes_of_one(xs[: call.passed], call.in_dims), solution.y.shape[1:])
     functions = functions_of(call.plan.problem)
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
     solution, nested = _with_multipliers_of_bounds(call, solution)

@@ -28,14 +28,14 @@ class Side:
         value: a number, a tensor, or a function of the inputs of one problem.
         places: which entries of u are bounded, if it is not all of them.
         nesting: how several unknowns are nested.
-        own: how many inputs a function takes; those of modules come after these.
+        passed: how many inputs a function takes, those that the user passes; tensors of modules come after these.
     """
 
     sign: int
     value: Any
     places: Tensor | None = None
     nesting: Nesting | None = None
-    own: int | None = None
+    passed: int | None = None
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Side:
 
     def entries(self, xs: Sequence[Tensor], shape: torch.Size, like: Tensor) -> Tensor:  # (m,)
         """The bound of every entry of u, for one problem."""
-        value = self.value(*xs[: self.own]) if callable(self.value) else self.value
+        value = self.value(*xs[: self.passed]) if callable(self.value) else self.value
         if self.nesting is not None:
             return self._joined(value, like)
         if not isinstance(value, Tensor):
@@ -148,9 +148,11 @@ class Bounds:
             _check(side)
         return cls(tuple(sides)) if sides else None
 
-    def bound(self, nesting: Nesting | None, own: int) -> Bounds:
+    def bound(self, nesting: Nesting | None, passed: int) -> Bounds:
         """For several unknowns, and for calls with the tensors of modules."""
-        return Bounds(tuple(dataclasses.replace(side, nesting=nesting, own=own) for side in self.sides), self.known)
+        return Bounds(
+            tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides), self.known
+        )
 
     def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         """The same for u of this shape."""

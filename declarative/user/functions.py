@@ -83,8 +83,8 @@ class UserFunction:
 
     def _value(self, *arguments: Tensor) -> Any:
         *xs, u = arguments
-        own = len(xs) - count_weights(self)
-        return self._call(xs[:own], xs[own:], u if self.nesting is None else self.nesting.split(u))
+        passed = len(xs) - count_weights(self)
+        return self._call(xs[:passed], xs[passed:], u if self.nesting is None else self.nesting.split(u))
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
@@ -242,8 +242,8 @@ def take_weights(owners: Mapping[str, nn.Module]) -> tuple[Weights, dict[str, Te
                 raise ValueError(f"{name}.{key} has no shape yet: call the module once before the node.")
             tensors.setdefault(id(tensor), (f"{name}.{key}", tensor))
     # A buffer may be changed by its module before the backward pass, a parameter must not.
-    own = {label: x if _is_plain_parameter(x) else x.clone() for label, x in tensors.values()}
-    return Weights(copies, tuple(tensors)), own
+    values = {label: x if _is_plain_parameter(x) else x.clone() for label, x in tensors.values()}
+    return Weights(copies, tuple(tensors)), values
 
 
 def _is_plain_parameter(x: Tensor) -> bool:

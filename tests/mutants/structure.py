@@ -118,7 +118,7 @@ SPARSE = [
     ),
     Mutant(
         "declarative/structure.py",
-        'return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s, by_problem=True).any())',
+        'return not bool(batch.evaluate("misses", _has_other_entries, u, multipliers, z, s, by_problem=True).any())',
         "return True",
         "a pattern that does not hold is not noticed",
         ("library/test_sparse_nodes.py::test_a_pattern_that_does_not_hold_any_more_is_told_and_left",),
