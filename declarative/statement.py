@@ -261,7 +261,7 @@ def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # x
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
     solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
-        nesting = function.nesting if name == "objective" else function.nesting_returned(shapes)
+        nesting = function.nesting if name == "objective" else function.returned.get(shapes)
         if nesting is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
             nested[fields[name]] = nesting.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)

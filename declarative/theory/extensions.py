@@ -17,6 +17,7 @@ from .matrices import (
     nan_unless,
     oblique_projector,
     rank_of_rows,
+    reduced_hessian,
     regular_spectrum,
 )
 from .propositions import sharp_upper_bound, worst_case
@@ -169,7 +170,7 @@ def _constrained_inverse(hessian: Tensor, jacobian: Tensor) -> tuple[Tensor, Ten
     """K = Z (Z'H Z)^-1 Z' for a basis Z of the null space of A, and where Z'H Z is regular."""
     free, fixed = free_directions(jacobian)
     size = torch.linalg.matrix_norm(hessian, 2).clamp(min=torch.finfo(hessian.dtype).tiny)
-    reduced = free.mT @ hessian @ free + torch.diag_embed(fixed * size.unsqueeze(-1))
+    reduced = reduced_hessian(hessian, free, fixed, size)
     inverse, _ = inverse_of((reduced + reduced.mT) / 2)
     regular = regular_spectrum(torch.linalg.eigvalsh(reduced), size.unsqueeze(-1))
     return free @ inverse @ free.mT, regular

@@ -39,6 +39,11 @@ def free_directions(jacobian: Tensor) -> tuple[Tensor, Tensor]:  # (..., p, m) -
     return torch.where(fixed.unsqueeze(-2), 0.0, vectors), fixed
 
 
+def reduced_hessian(hessian: Tensor, free: Tensor, fixed: Tensor, curvature: Tensor) -> Tensor:  # (..., m, m)
+    """H on the free directions; the fixed ones get this curvature, (...), instead."""
+    return free.mT @ hessian @ free + torch.diag_embed(fixed * curvature.unsqueeze(-1))
+
+
 def inverse_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The inverse of a symmetric matrix, and where there is one; the identity elsewhere."""
     values, vectors = torch.linalg.eigh(matrix)

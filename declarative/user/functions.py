@@ -84,7 +84,10 @@ class UserFunction:
     def _value(self, *arguments: Tensor) -> Any:
         *xs, u = arguments
         passed = len(xs) - count_weights(self)
-        return self._call(xs[:passed], xs[passed:], u if self.nesting is None else self.nesting.split(u))
+        given = (*xs[:passed], u if self.nesting is None else self.nesting.split(u))
+        if self.weights is None or self.name not in self.weights.owners:
+            return self.written(*given)
+        return self.weights.call(self.name, unbound(self.written), xs[passed:], given)
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
@@ -94,15 +97,6 @@ class UserFunction:
         now, before = Nesting.of(value, self.name), self.returned.get(shapes)
         nesting = self.returned[shapes] = before if before is not None and before.fits(now) else now
         return nesting.join(value) if nesting.shapes else u.new_zeros(0)
-
-    def _call(self, xs: Sequence[Tensor], weights: Sequence[Tensor], u: Any) -> Any:
-        if self.weights is None or self.name not in self.weights.owners:
-            return self.written(*xs, u)
-        return self.weights.call(self.name, unbound(self.written), weights, (*xs, u))
-
-    def nesting_returned(self, shapes: Sequence[torch.Size]) -> Nesting | None:
-        """How the constraints are nested for arguments of these shapes; None: they are one vector."""
-        return self.returned.get(tuple(shapes))
 
 
 def functions_of(problem: Any) -> dict[str, Any]:
