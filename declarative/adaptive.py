@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -16,76 +14,16 @@ import torch
 from torch import Tensor
 
 from .arguments import is_number, require_counts, require_flags
-from .gradients import RULES, Rule, as_rule
+from .gradients import RULES, Rule, as_rows, as_rule
 from .linear.contract import Pair
+from .reports.probes import Probe, as_probes, draw_probes, write_probes
 from .structure import Point
-from .theory.certificate import SchurComplement, certify
+from .theory.certificate import certify
 from .theory.propositions import cosine
+from .theory.schur_complement import SchurComplement
 from .torchside import value_is_hidden
 
 __all__ = ["Adaptive", "Probe"]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One comparison of the cheap gradient with the exact one.
-
-    Attributes:
-        call: the backward pass in which it was made, from 0.
-        lowest: of the cosines of the problems of the batch.
-        median: likewise.
-        mean: likewise.
-        agreeing: the share of the problems whose cosine is at least the threshold.
-        cheap: whether the cheap gradient is used from here on.
-    """
-
-    call: int
-    lowest: float
-    median: float
-    mean: float
-    agreeing: float
-    cheap: bool
-
-
-def as_probes(history: object) -> list[Probe]:
-    """The probes of a state.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    names = {entry.name for entry in dataclasses.fields(Probe)}
-    for one in history if isinstance(history, list) else [history]:
-        values = list(one.values()) if isinstance(one, dict) and one.keys() == names else [None]
-        if not all(isinstance(x, int | float) for x in values):
-            raise ValueError(f"history must be a list of probes, as state_dict() returns it, but there is {one!r}.")
-    return [Probe(**one) for one in history]  # type: ignore[attr-defined]
-
-
-def write_probes(path: str | PathLike[str], probes: Sequence[Probe]) -> None:
-    """Write a table with one line per probe."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [entry.name for entry in dataclasses.fields(Probe)])
-        writer.writeheader()
-        writer.writerows(map(dataclasses.asdict, probes))
-
-
-def draw_probes(history: Sequence[Probe], threshold: float, ax: Any = None) -> Any:
-    """Draw the cosines of probes and the threshold into matplotlib axes, which are returned."""
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1]
-    calls = [probe.call for probe in history]
-    ax.plot(calls, [probe.median for probe in history], color="#0072B2", marker="o", label="median of the batch")
-    ax.plot(calls, [probe.lowest for probe in history], color="#56B4E9", marker=".", label="lowest of the batch")
-    ax.axhline(threshold, color="#D55E00", linestyle="--", label="threshold")
-    switched = [probe.call for probe in history if not probe.cheap]
-    if switched:
-        ax.axvline(switched[0], color="black", linestyle=":", label="exact from here")
-    ax.set_xlabel("backward pass")
-    ax.set_ylabel("cosine of cheap and exact gradient")
-    ax.legend()
-    return ax
 
 
 class Adaptive(Rule):
@@ -221,14 +159,13 @@ class Adaptive(Rule):
 
     def _prove(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
         """The cheap gradient if it is proven to descend, else the exact one."""
-        asked = v.ne(0).any(-1)
+        used = v.ne(0).any(-1)
         proven = False
         cheap: tuple[Tensor, ...] = ()
-        if bool(asked.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
+        if bool(used.any()) and all(point.batch.in_dims[i] is not None for i in wanted):
             cheap = self.cheap.pull(point, v, w, wanted)
-            complement = self._complement(point)
-            proof = certify(point, v, cheap, wanted, complement, share=self.threshold)
-            proven = float(proof.descends[asked].double().mean()) >= self.fraction
+            proof = certify(point, v, cheap, wanted, self._complement(point), share=self.threshold)
+            proven = float(proof.descends[used].double().mean()) >= self.fraction
         with self._lock:
             self.uses_cheap = proven
             self.calls += 1
@@ -239,13 +176,10 @@ class Adaptive(Rule):
         """Compute both gradients of every problem, compare them, and return the exact one."""
         shared = [point.batch.in_dims[i] is None for i in wanted]
         exact = RULES["exact"].pull_each(point, v, w, wanted)
-        g, g_hat = (
-            torch.cat([grad.reshape(v.shape[0], -1) for grad in grads], -1)
-            for grads in (exact, self.cheap.pull_each(point, v, w, wanted))
-        )
+        cheap = self.cheap.pull_each(point, v, w, wanted)
         used = v.ne(0).any(-1)  # a problem that the loss does not use has no direction
         if bool(used.any()):
-            self._decide(call, cosine(g, g_hat)[used])
+            self._decide(call, cosine(as_rows(exact, v), as_rows(cheap, v))[used])
         else:
             with self._lock:
                 self._due = call + 1

@@ -23,7 +23,7 @@ def require_counts(least: int = 1, **values: object) -> None:
         ValueError: it is something else.
     """
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_integer(value) or value < least:  # type: ignore[operator]
             raise ValueError(f"{name} must be an integer, at least {least}, but is {value!r}.")
 
 
@@ -36,6 +36,11 @@ def require_tolerances(**values: object) -> None:
     for name, value in values.items():
         if value is not None and not (is_number(value) and 0 < value < 1):  # type: ignore[operator]
             raise ValueError(f"{name} must be a number between 0 and 1, or None, but is {value!r}.")
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:

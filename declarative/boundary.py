@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from .bounds import Bounds
-from .functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .inputs import first_problem, shapes_of_one
 from .problem import Batch, Function, Problem, flat
-from .remedies import (
+from .solution import Status
+from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
+from .user.bounds import Bounds
+from .user.functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .user.messages import (
     BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
@@ -22,57 +26,31 @@ from .remedies import (
     explain,
     steps_message,
 )
-from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
 
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
 
-STEPS = {"Round": "round", "Floor": "floor", "Ceil": "ceil", "Trunc": "trunc", "Sign": "sign", "Sgn": "sgn"}
+STEPS = ("Round", "Floor", "Ceil", "Trunc", "Sign", "Sgn")
 """Operations whose derivative is zero wherever it exists, by their names in the graph."""
 
-CORNERS = {
-    "Abs": "abs",
-    "Relu": "relu",
-    "LeakyRelu": "leaky_relu",
+CORNERS = (
+    *("Abs", "Relu", "LeakyRelu", "PreluKernel", "Hardtanh", "Hardsigmoid", "Hardswish", "Softshrink", "Hardshrink"),
+    *("Threshold", "Clamp", "ClampMin", "ClampMax", "Where", "MultiMarginLoss", "Remainder", "Fmod", "Frac"),
+    *("Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin"),
+    *("Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices"),
+    *("LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"),
+)
+"""Operations whose derivative jumps somewhere, or which jump themselves, likewise."""
+
+RENAMED = {
     "PreluKernel": "prelu",
-    "Hardtanh": "hardtanh",
-    "Hardsigmoid": "hardsigmoid",
-    "Hardswish": "hardswish",
-    "Softshrink": "softshrink",
-    "Hardshrink": "hardshrink",
-    "Threshold": "threshold",
-    "Clamp": "clamp",
     "ClampMin": "clamp",
     "ClampMax": "clamp",
-    "Maximum": "maximum",
-    "Minimum": "minimum",
-    "Fmax": "fmax",
-    "Fmin": "fmin",
-    "Max": "max",
-    "Min": "min",
-    "Amax": "amax",
-    "Amin": "amin",
-    "Aminmax": "aminmax",
-    "Cummax": "cummax",
-    "Cummin": "cummin",
-    "Sort": "sort",
-    "Topk": "topk",
-    "Median": "median",
-    "Kthvalue": "kthvalue",
     "MaxPool2DWithIndices": "max_pool",
     "LinalgVectorNorm": "norm",
-    "Norm": "norm",
-    "Cdist": "cdist",
-    "Pdist": "pdist",
     "LinalgSvd": "svd",
-    "MultiMarginLoss": "multi_margin_loss",
-    "Where": "where",
-    "Remainder": "remainder",
-    "Fmod": "fmod",
-    "Frac": "frac",
 }
-"""Operations whose derivative jumps somewhere, or which jump themselves, by their names in the graph."""
+"""What users call operations whose names in the graph are others."""
 
 
 def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
@@ -113,9 +91,9 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
 
 def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
     """A bound that is a function must get what it depends on as arguments, or gradients would be lost."""
-    xs = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+    xs = first_problem(batch.xs, batch.in_dims)
     with torch.enable_grad():
-        rows = bounds.rows(xs, flat(u)[0].detach(), batch.shape)
+        rows = bounds.rows([x.detach() for x in xs], flat(u)[0].detach(), batch.shape)
     if rows.requires_grad:
         raise ValueError(
             "a bound reaches a tensor that requires a gradient other than through its arguments, and that gradient "
@@ -156,8 +134,8 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
         raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")
     if versions(watched) != before:
-        own = len(xs) - count_weights(function)
-        buffers = versions(xs[own:]) != before[own:-1]
+        passed = len(xs) - count_weights(function)
+        buffers = versions(xs[passed:]) != before[passed:-1]
         raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
 
@@ -170,9 +148,8 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
-        own = len(batch.xs) - count_weights(function)
-        pairs = zip(batch.xs[:own], batch.in_dims, strict=False)
-        shapes = [tuple(x.shape if dim is None else x.shape[1:]) for x, dim in pairs]
+        passed = len(batch.xs) - count_weights(function)
+        shapes = map(tuple, shapes_of_one(batch.xs[:passed], batch.in_dims))
         unknown = nesting_of(function) or tuple(batch.shape)
         error.add_note(explain(error, name, as_written(function), [*shapes, unknown], dtype))
         raise
@@ -251,7 +228,7 @@ class Ancestry:
 
     def corners(self, leaf: Tensor) -> list[str]:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
-        names = (CORNERS.get(_name(node)) or _step(node) for node in self._between(leaf))
+        names = (_operation(node, CORNERS) or _step(node) for node in self._between(leaf))
         return sorted({name for name in names if name is not None})
 
     def only_steps(self, leaf: Tensor) -> list[str]:
@@ -273,10 +250,14 @@ class Ancestry:
         return found
 
 
-def _name(node: Node) -> str:
-    return node.name().split("Backward")[0]
+def _operation(node: Node, among: Sequence[str]) -> str | None:
+    """What users call the operation of a node, such as ``leaky_relu``; None if it is not among these."""
+    name = node.name().split("Backward")[0]
+    if name not in among:
+        return None
+    return RENAMED.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _step(node: Node) -> str | None:
     rounding = rounding_mode(node)
-    return STEPS.get(_name(node)) if rounding is None else f"div(rounding_mode={rounding!r})"
+    return _operation(node, STEPS) if rounding is None else f"div(rounding_mode={rounding!r})"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .gradients import as_rows
+from .inputs import shapes_of_one
 from .structure import Point
 
 
@@ -54,11 +56,11 @@ class Derivatives:
     active: Tensor
 
     @classmethod
-    def at(cls, point: Point, own: int | None = None) -> Derivatives:
-        """Form all the matrices, for the first ``own`` inputs. Back-propagation never does."""
+    def at(cls, point: Point, passed: int | None = None) -> Derivatives:
+        """Form all the matrices, for the first ``passed`` inputs. Back-propagation never does."""
         batch, u, multipliers = point.batch.dense(), point.u, point.multipliers
-        wanted = [i for i, x in enumerate(batch.xs[:own]) if x.is_floating_point()]
-        shapes = [x.shape if dim is None else x.shape[1:] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
+        wanted = [i for i, x in enumerate(batch.xs[:passed]) if x.is_floating_point()]
+        shapes = shapes_of_one(batch.xs, batch.in_dims)
         n = sum(shapes[i].numel() for i in wanted)
         if not batch.size:
             return cls._empty(point, n)
@@ -72,7 +74,7 @@ class Derivatives:
 
             def row(unit: Tensor) -> Tensor:
                 grads = batch.pullback_each(u, multipliers, *place(unit.expand(batch.size, count)), wanted)
-                return torch.cat([-grad.reshape(batch.size, -1).to(u.dtype) for grad in grads], -1)
+                return -as_rows(grads, u)
 
             result: Tensor = torch.vmap(row)(torch.eye(count, dtype=u.dtype, device=u.device))
             return result.transpose(0, 1)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
-from .bounds import PUSH, WARM_PUSH
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, by_rows
@@ -21,9 +20,10 @@ from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
-from .starts import Start, default_points, initial_points
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
+from .user.bounds import PUSH, WARM_PUSH
+from .user.starts import Start, default_points, initial_points
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Call:
     warm: int = 0  # how many tensors after the inputs say where to start: a point (size, *shape), multipliers (size, k)
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
     kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
-    own: int | None = None  # how many of the inputs the user has passed; those after them are tensors of modules
+    passed: int | None = None  # how many inputs the user has passed; those after them are tensors of modules
     captured: tuple[Tensor, ...] = ()  # what the functions reach, which must not change before a derivative is taken
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
@@ -294,7 +294,7 @@ def _matching(call: Call, xs: tuple[Tensor, ...], start: Tensor) -> Tensor:
 def _finite(call: Call, xs: tuple[Tensor, ...]) -> Tensor | None:  # (size,)
     """Which problems have finite inputs; None: all of them, as nearly always."""
     finite: Tensor | None = None
-    for x, dim in zip(xs[: call.own], call.in_dims, strict=False):
+    for x, dim in zip(xs[: call.passed], call.in_dims, strict=False):
         if x.is_floating_point() and not math.isfinite(x.sum().item()):  # where a sum overflows, all are looked at
             rows = x.isfinite().all().expand(call.size) if dim is None else x.isfinite().reshape(call.size, -1).all(-1)
             finite = rows if finite is None else finite & rows

@@ -152,6 +152,16 @@ class Identity(Rule):
         return v, torch.zeros_like(w)
 
 
+def as_rows(grads: Sequence[Tensor], like: Tensor) -> Tensor:  # like: (batch, ...) -> (batch, n)
+    """The gradients of several inputs, one row per problem each, flattened and concatenated in order."""
+    return torch.cat([grad.reshape(len(like), -1).to(like.dtype) for grad in grads], -1)
+
+
+def gradient_rows(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
+    """The gradient that a rule gives each problem, of a loss that does not use the multipliers, flattened."""
+    return as_rows(rule.pull_each(point, v, torch.zeros_like(point.multipliers), wanted), v)
+
+
 RULES: dict[str, Rule] = {
     "exact": Exact(),
     "unconstrained": Unconstrained(),

@@ -24,11 +24,11 @@ from .gradients import Rule
 from .inputs import Inputs
 from .linear import by_rows, full_precision
 from .problem import Batch, flat
-from .remedies import CHANGED
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
 from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden, versions
+from .user.messages import CHANGED
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Spec:
     rule: Rule
     system: SystemBuilder | None  # builds a structured linear system instead of the general ones
 
-    def point(self, call: Call, xs: tuple[Tensor, ...], solution: Solution, left: Workspace | None = None) -> Point:
+    def point(
+        self, call: Call, xs: tuple[Tensor, ...], solution: Solution, workspace: Workspace | None = None
+    ) -> Point:
         """The problems at their solutions."""
         return Point(
             batch=call.batch(xs, solution),
@@ -49,9 +51,9 @@ class Spec:
             builder=self.system,
             byproduct=solution.byproduct,
             structure=self.plan.structure,
-            factors=None if left is None else left.factors,
-            jacobian=None if left is None else left.jacobian,
-            hessian=None if left is None else left.hessian,
+            factors=None if workspace is None else workspace.factors,
+            jacobian=None if workspace is None else workspace.jacobian,
+            hessian=None if workspace is None else workspace.hessian,
         )
 
 
@@ -134,8 +136,8 @@ class Implicit(torch.autograd.Function):
     ) -> tuple[tuple[Any, ...], Any]:
         """Fold the mapped dimension into the batch; a closed form sees its inputs only as it was written for them."""
         count, mapped = info.batch_size, in_dims[2:]
-        own_dims = (*call.in_dims, *(0,) * call.warm)
-        shared = [own is None and dim is not None for own, dim in zip(own_dims, mapped, strict=True)]
+        batch_dims = (*call.in_dims, *(0,) * call.warm)
+        shared = [batch is None and dim is not None for batch, dim in zip(batch_dims, mapped, strict=True)]
         if isinstance(call.plan.solver, ClosedForm) and any(shared):
             pairs = list(zip(tensors, mapped, strict=True))
             rows = [[x if dim is None else x.select(dim, i) for x, dim in pairs] for i in range(count)]
@@ -144,7 +146,7 @@ class Implicit(torch.autograd.Function):
             messages = tuple(message for part in parts for message in part[-1].messages)
             # What one of the calls has left belongs to that call alone.
             return (*stacked, Workspace(messages=messages)), (*(0,) * (len(parts[0]) - 1), None)
-        folded, dims = fold(tensors, mapped, own_dims, count, call.size)
+        folded, dims = fold(tensors, mapped, batch_dims, count, call.size)
         size = call.size
         call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * size)
         *out, workspace = apply(spec, call, *folded)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .arguments import is_integer
 from .torchside import in_nested_forward_mode, tracer, without_values
-from .unknowns import is_whole
 
 InDims = int | None | tuple[int | None, ...]
 
@@ -28,7 +28,7 @@ class Inputs:
     batched: bool  # False: one problem, without a batch dimension
     dtype: torch.dtype  # of the output
     work: torch.dtype  # that it is computed in
-    own: int  # how many were passed; those after them are tensors of modules
+    passed: int  # how many inputs the user has passed; those after them are tensors of modules
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> Inputs:
         """The same, and the tensors of modules, by name, as inputs that the batch shares.
@@ -46,7 +46,18 @@ class Inputs:
         return replace(self, xs=xs, in_dims=(*self.in_dims, *(None,) * len(weights)), dtype=dtype, work=work)
 
 
-Form = tuple[torch.Size, torch.dtype, torch.device]
+def first_problem(xs: Sequence[Tensor], in_dims: Sequence[int | None]) -> list[Tensor]:
+    """The inputs of the first problem; of a blank one if there is none."""
+    pairs = zip(xs, in_dims, strict=True)
+    return [x if dim is None else x[0] if len(x) else x.new_zeros(x.shape[1:]) for x, dim in pairs]
+
+
+def shapes_of_one(xs: Sequence[Tensor], in_dims: Sequence[int | None]) -> tuple[torch.Size, ...]:
+    """The shapes of the inputs of one problem."""
+    return tuple([x.shape if dim is None else x.shape[1:] for x, dim in zip(xs, in_dims, strict=False)])
+
+
+Form = tuple[torch.Size, torch.dtype, torch.device]  # of an input: all but its values
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,9 @@ def arrange(xs: Sequence[Tensor], in_dims: InDims) -> Inputs:
     """Check the inputs of a call and bring their batch dimension to the front."""
     if not xs:
         raise ValueError("a node needs at least one input: node(x).")
-    forms = tuple([form(f"input {i}", x) for i, x in enumerate(xs)])
+    for i, x in enumerate(xs):
+        check_tensor(f"input {i}", x)
+    forms = tuple([(x.shape, x.dtype, x.device) for x in xs])
     found = _arrangement(forms, in_dims, torch.get_default_dtype())
     xs = tuple(xs)
     if found.moves is not None:
@@ -114,19 +127,8 @@ def _arrangement(forms: tuple[Form, ...], in_dims: InDims, default: torch.dtype)
     )
 
 
-def form(name: str, x: object) -> Form:
-    """What an input is but for its values, if there is arithmetic for it.
-
-    Raises:
-        TypeError: there is none.
-    """
-    check_tensor(name, x)
-    assert isinstance(x, Tensor)  # which was checked
-    return x.shape, x.dtype, x.device
-
-
-def check_tensor(name: str, x: object) -> None:
-    """Refuse what there is no arithmetic for.
+def check_tensor(name: str, x: object) -> Tensor:
+    """The same, if there is arithmetic for it.
 
     Raises:
         TypeError: it is not a tensor, or one of an unusual kind.
@@ -143,6 +145,7 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} is a nested tensor: pad its parts to one shape, or call the node for each.")
     if x.is_floating_point() and x.dtype not in FLOATING:
         raise TypeError(f"{name} is {x.dtype}, in which nothing can be computed: pass x.float().")
+    return x
 
 
 def check_devices(places: Sequence[torch.device | None], names: Sequence[str] = ()) -> None:
@@ -168,8 +171,7 @@ def check_incoming(v: object, shape: torch.Size) -> Tensor:
         TypeError: it is not a tensor, or of an unusual kind.
         ValueError: it has another shape, or no values.
     """
-    check_tensor("v, the incoming gradient,", v)
-    assert isinstance(v, Tensor)  # which was checked
+    v = check_tensor("v, the incoming gradient,", v)
     if v.shape != shape:
         raise ValueError(
             f"v is the gradient of the loss with respect to the solution and must have its shape {tuple(shape)}, but "
@@ -238,12 +240,9 @@ def check_in_dims(in_dims: object) -> InDims:
     Raises:
         TypeError: it is neither an int nor None, nor a sequence of these.
     """
-    if in_dims is None or is_whole(in_dims):
+    if in_dims is None or is_integer(in_dims):
         return in_dims  # type: ignore[return-value]
-    if (
-        isinstance(in_dims, Sequence)
-        and not isinstance(in_dims, str)
-        and all(d is None or is_whole(d) for d in in_dims)
-    ):
-        return tuple(in_dims)
+    several = isinstance(in_dims, Sequence) and not isinstance(in_dims, str)
+    if several and all(dim is None or is_integer(dim) for dim in in_dims):  # type: ignore[attr-defined]
+        return tuple(in_dims)  # type: ignore[arg-type]
     raise TypeError(f"in_dims must be an int or None, for all inputs or one for each, but is {in_dims!r}.")

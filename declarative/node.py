@@ -16,7 +16,6 @@ from . import statement
 from .arguments import require_flags
 from .derivatives import Derivatives
 from .forward import Call, Plan, refuse_captured_in_transform
-from .functions import functions_of, has_objective, is_being_made, nesting_of
 from .gradients import Rule
 from .implicit import Evaluation, Spec, evaluate, find_points
 from .inputs import Inputs, arrange, check_in_dims, refuse_nested_forward_mode, refuse_tracing, refuse_without_values
@@ -25,10 +24,11 @@ from .recording import Recordings
 from .reports.structure import StructureReport, report_structure
 from .solution import Solution, SolverError
 from .solvers import Solver
-from .starts import Start, check_start, warm_start
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
 from .torchside import ordinary_mode, transformed, without_values
+from .user.functions import functions_of, has_objective, is_being_made, nesting_of
+from .user.starts import Start, check_start
 
 Method = TypeVar("Method", bound=Callable[..., object])
 Found = TypeVar("Found")
@@ -298,7 +298,7 @@ class DeclarativeNode(nn.Module):
         """
         with ordinary_mode(xs) as xs:
             found = self.evaluate(xs)
-            return Derivatives.at(found.point(), found.call.own)
+            return Derivatives.at(found.point(), found.call.passed)
 
     @_opaque
     def descent(self, *xs: Tensor, v: Any = None) -> DescentReport:
@@ -401,8 +401,8 @@ class DeclarativeNode(nn.Module):
         refuse_nested_forward_mode()
         inputs, plan = statement.bind(self.spec.plan, self._arranged(xs), self)
         refuse_without_values(inputs.xs)
-        warm = () if start is None else warm_start(start, inputs, nesting_of(plan.problem.objective))
-        statement.refuse_batched_start(plan.problem, plan.start, inputs)
+        warm = () if start is None else statement.warm_start(start, inputs, nesting_of(plan.problem.objective))
+        statement.refuse_batched_starts(plan, inputs)
         call = statement.make_call(plan, inputs, len(warm), self.gradient.is_one_sided)
         if inputs.size and transformed():
             refuse_captured_in_transform(call, inputs.xs)

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from . import expansion
-from .bounds import Bounds
 from .expansion import Constants
-from .functions import UserFunction
 from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
+from .user.bounds import Bounds
+from .user.functions import UserFunction
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]

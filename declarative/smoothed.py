@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,9 @@ from .torchside import fold
 ITERATIONS = 100  # towards the central path, from a point that is not far
 ROUGH = 1e-2  # of a slack, that a constraint may miss it by before the last steps
 FAR = 1e15  # a slack beyond this is that of a bound at infinity
-FINISHING = 2  # Newton steps: the first finds the last digits; each doubles the order up to which derivatives are right
+NEWTON_STEPS = (
+    2  # at the end: the first finds the last digits; each doubles the order up to which derivatives are right
+)
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,20 @@ class Smoothed(Rule):
             )
 
     def solve(self, point: Point, v: Tensor, w: Tensor) -> Pair:
-        """(z, s) at the central points, in which it is then to be used too: :meth:`pull` and :meth:`push` do so."""
+        """(z, s) at the central points, in which it is then to be used too: all other methods do so."""
         return self._central(point).solve(v, w)
 
     def pull(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        return self._pull(Batch.pullback, point, v, w, wanted)
+
+    def pull_each(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        return self._pull(Batch.pullback_each, point, v, w, wanted)
+
+    def _pull(
+        self, pullback: Callable[..., tuple[Tensor, ...]], point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]
+    ) -> tuple[Tensor, ...]:
         central = self._central(point)
-        z, s = central.solve(v, w)
-        grads = central.batch.pullback(central.u, central.multipliers, z, s, wanted)
+        grads = pullback(central.batch, central.u, central.multipliers, *central.solve(v, w), wanted)
         return tuple(grad.to(point.batch.xs[i].dtype) for i, grad in zip(wanted, grads, strict=True))
 
     def push(self, point: Point, tangents: Sequence[Tensor], moving: Sequence[int]) -> Pair:
@@ -90,22 +99,22 @@ class Smoothed(Rule):
         z, s = central.solve(*central.batch.pushforward(central.u, central.multipliers, wide, moving))
         return z.to(point.u.dtype), s.to(point.u.dtype)
 
-    def _central(self, point: Point) -> _Central:
+    def _central(self, point: Point) -> _CentralPoint:
         batch = point.batch.in_double()
         dtype = next(x.dtype for x in batch.xs if x.is_floating_point()) if batch.xs else point.u.dtype
         u, multipliers = point.u.to(dtype), point.multipliers.to(dtype)
-        exact = _Central(batch, u, multipliers, point.active.to(dtype), self.barrier)
+        exact = _CentralPoint(batch, u, multipliers, point.active.to(dtype), self.barrier)
         if not batch.q:
             return exact
-        *place, found = _search(batch, self.barrier, u.detach())
-        soft = replace(exact, u=place[0], multipliers=place[1]).where(found, exact)
-        for _ in range(FINISHING):
-            soft = soft.finished(found)
-        return soft
+        central_u, central_multipliers, found = _search(batch, self.barrier, u.detach())
+        central = replace(exact, u=central_u, multipliers=central_multipliers).where(found, exact)
+        for _ in range(NEWTON_STEPS):
+            central = central.newton_step(found)
+        return central
 
 
 @dataclass(frozen=True)
-class _Central:
+class _CentralPoint:
     """Problems at points of the central path; those at their solutions have shares of 0 and 1."""
 
     batch: Batch
@@ -114,7 +123,7 @@ class _Central:
     active: Tensor  # (batch, k)
     barrier: float
 
-    def where(self, found: Tensor, other: _Central) -> _Central:
+    def where(self, found: Tensor, other: _CentralPoint) -> _CentralPoint:
         """Itself where found, the other elsewhere."""
         chosen = found.unsqueeze(-1)
         u, multipliers = self.u.where(chosen, other.u), self.multipliers.where(chosen, other.multipliers)
@@ -134,8 +143,8 @@ class _Central:
         z, s = self.system().solve(v.to(self.u.dtype), root * w.to(self.u.dtype))
         return z, root * s
 
-    def finished(self, found: Tensor) -> _Central:
-        """After a Newton step on D_U L = 0, h = 0, g + barrier / y = 0, of which a derivative can be taken."""
+    def newton_step(self, found: Tensor) -> _CentralPoint:
+        """The same after a Newton step on D_U L = 0, h = 0, g + barrier / y = 0, of which a derivative can be taken."""
         _, slope, values, _ = self.batch.slopes(self.u, self.multipliers)
         p = self.batch.p
         slack = -self.barrier / self.multipliers[:, p:].where(found.unsqueeze(-1), -1.0)

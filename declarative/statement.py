@@ -10,10 +10,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bounds import Bounds
 from .forward import Call, Plan
-from .functions import (
-    NAMES,
+from .gradients import Exact, Rule, as_rule
+from .inputs import Inputs, check_tensor, refuse_without_values, shapes_of_one
+from .problem import Problem
+from .solution import Solution
+from .solvers import SOLVERS, Chain, ClosedForm, Solver
+from .torchside import transformed
+from .user.bounds import Bounds
+from .user.functions import (
     UserFunction,
     captured_by,
     functions_of,
@@ -25,19 +30,17 @@ from .functions import (
     refuse_unusual,
     take_weights,
 )
-from .gradients import Exact, Rule, as_rule
-from .inputs import Inputs
-from .problem import Function, Problem
-from .remedies import batched_start_message
-from .solution import Solution
-from .solvers import SOLVERS, Chain, ClosedForm, Solver
-from .starts import OneStart, Start, initial_points
-from .torchside import plain, transformed
-from .unknowns import Nesting, Unknowns, is_nested
+from .user.starts import OneStart, Start, find_nesting, initial_points, refuse_batched_start
+from .user.unknowns import Nesting, Unknowns
 
 
 def make_problem(
-    *functions: Callable[..., Any] | None, bounds: object = None, residuals: Callable[..., Any] | None = None
+    objective: Callable[..., Any] | None,
+    equality: Callable[..., Any] | None,
+    inequality: Callable[..., Any] | None,
+    *,
+    bounds: object = None,
+    residuals: Callable[..., Any] | None = None,
 ) -> Problem:
     """The problem of an objective, equalities, inequalities and bounds; without an objective, of equations.
 
@@ -47,19 +50,17 @@ def make_problem(
         TypeError: one of them cannot be called.
         ValueError: without an objective there are no equalities, or there are inequalities; there are two objectives.
     """
-    if residuals is not None:
-        if functions[0] is not None:
-            raise ValueError(
-                "there is an objective and there are residuals, half the sum of whose squares is an objective: give "
-                "one of them, or add the two in the objective."
-            )
-        functions = (residuals, *functions[1:])
-    names = NAMES if residuals is None else ("residuals", *NAMES[1:])
-    for name, function in zip(names, functions, strict=True):
+    if residuals is not None and objective is not None:
+        raise ValueError(
+            "there is an objective and there are residuals, half the sum of whose squares is an objective: give "
+            "one of them, or add the two in the objective."
+        )
+    first = "objective" if residuals is None else "residuals"
+    objective = objective if residuals is None else residuals
+    for name, function in {first: objective, "equality": equality, "inequality": inequality}.items():
         if not callable(function) and function is not None:
             raise TypeError(f"{name} must be a function of (*xs, u), but is {type(function).__name__}.")
         refuse_unusual(name, function)
-    objective, equality, inequality = functions
     if objective is None and equality is None:
         raise ValueError(
             "objective is None: a node without an objective solves equations, equality(*xs, u) = 0, or fits "
@@ -71,15 +72,16 @@ def make_problem(
             "leaves no room for inequalities and bounds. Give an objective that chooses among the points that satisfy "
             "them."
         )
-    given = (no_objective if objective is None else objective, equality, inequality)
-    first, second, third = (_written(name, function) for name, function in zip(NAMES, given, strict=True))
+    stated = _user_function("objective", no_objective if objective is None else objective)
     if residuals is not None:
-        first = dataclasses.replace(first, squares=True)  # type: ignore[type-var]
-    return Problem(first, second, third, Bounds.of(bounds))  # type: ignore[arg-type]
+        stated = dataclasses.replace(stated, squares=True)
+    constraints = {"equality": equality, "inequality": inequality}
+    functions = {name: _user_function(name, function) for name, function in constraints.items() if function is not None}
+    return Problem(stated, **functions, bounds=Bounds.of(bounds))
 
 
-def _written(name: str, function: Callable[..., Any] | None) -> UserFunction | None:
-    return function if function is None or isinstance(function, UserFunction) else UserFunction(name, function)
+def _user_function(name: str, function: Callable[..., Any]) -> UserFunction:
+    return function if isinstance(function, UserFunction) else UserFunction(name, function)
 
 
 def as_solver(solver: str | Solver | Callable[..., Any] | None) -> Solver:
@@ -132,7 +134,7 @@ def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
     belonging = owners(plan.problem, vars(node)["_modules"])
     if not belonging and _has_one_unknown(plan):
         return inputs, plan
-    nesting, start = _find_nesting(plan.start, inputs)
+    nesting, start = find_nesting(plan.start, inputs)
     if not belonging and nesting is None:
         return inputs, plan
     refuse_cycle(node, belonging)
@@ -145,12 +147,19 @@ def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
     plan = dataclasses.replace(
         plan,
         problem=dataclasses.replace(plan.problem, **bound, bounds=bounds),
-        start=_flat_starts(start, len(inputs.xs), nesting),
+        start=_flat_start(start, len(inputs.xs), nesting),
         solver=_flat_solver(plan.solver, len(inputs.xs), nesting),
         recordings=recordings,
         sizes=None if recordings is None else recordings.sizes,
     )
     return inputs.with_weights(tensors), plan
+
+
+def refuse_batched_starts(plan: Plan, inputs: Inputs) -> None:
+    """Refuse tensors among the starts of a plan that have one row for each problem."""
+    for one in _starts(plan):
+        if isinstance(one, Tensor) and inputs.batched:
+            refuse_batched_start(plan.problem, one, inputs)
 
 
 def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> Call:
@@ -167,125 +176,76 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
         warm=warm,
         gradients=gradients,
         kinks=kinks,
-        own=inputs.own,
+        passed=inputs.passed,
         captured=captured_by(plan.problem) if differentiable and not pure else (),
     )
+
+
+def _starts(plan: Plan) -> Sequence[OneStart | None]:
+    return plan.start if isinstance(plan.start, list) else [plan.start]
 
 
 def _has_one_unknown(plan: Plan) -> bool:
     """Whether no start has to be asked how the unknowns are nested."""
     if plan.sizes is not None and plan.sizes.one_unknown:
         return True
-    starts = plan.start if isinstance(plan.start, list) else [plan.start]
-    return not any(callable(one) or isinstance(one, Unknowns) for one in starts)
-
-
-def _find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
-    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
-
-    Raises:
-        ValueError: several starts are for different unknowns.
-    """
-    starts = start if isinstance(start, list) else [start]
-    nestings = [_nesting_of(one, inputs) for one in starts]
-    first = nestings[0]
-    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
-        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
-        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
-    if first is None:
-        return None, start
-    rows = [_ordered(one, first) if isinstance(one, Unknowns) else one for one in starts]
-    return first, rows if isinstance(start, list) else rows[0]  # type: ignore[return-value]
-
-
-def _ordered(start: Unknowns, nesting: Nesting) -> Tensor | torch.Size:
-    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
-
-
-def _nesting_of(start: OneStart | None, inputs: Inputs) -> Nesting | None:
-    if isinstance(start, Unknowns):
-        return start.nesting
-    if not callable(start):
-        return None
-    with torch.no_grad():
-        value = start(*_one_problem(inputs))
-    return Nesting.of(value, "start") if is_nested(value) else None
-
-
-def _one_problem(inputs: Inputs) -> list[Tensor]:
-    """The inputs of the first problem, as plain tensors; of a blank one if there is none."""
-    pairs = [(plain(x), dim) for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
-    return [x if dim is None else x[0] if inputs.size else x.new_zeros(x.shape[1:]) for x, dim in pairs]
+    return not any(callable(one) or isinstance(one, Unknowns) for one in _starts(plan))
 
 
 @dataclass(frozen=True)
-class _Flat:
+class _FlatFunction:
     """A user's function of the inputs proper, called with those of modules too; what it returns becomes a row."""
 
     function: Callable[..., Any]
-    own: int
+    passed: int
     nesting: Nesting | None
     what: str
 
     def __call__(self, *xs: Tensor) -> Any:
-        value = self.function(*xs[: self.own])
+        value = self.function(*xs[: self.passed])
         return value if self.nesting is None else self.nesting.join(value, f"what {self.what} returns")
 
 
-def _flat_solver(solver: Solver, own: int, nesting: Nesting | None) -> Solver:
+def _flat_solver(solver: Solver, passed: int, nesting: Nesting | None) -> Solver:
     if isinstance(solver, ClosedForm):
-        return dataclasses.replace(solver, function=_Flat(solver.function, own, nesting, "the closed form"))
+        return dataclasses.replace(solver, function=_FlatFunction(solver.function, passed, nesting, "the closed form"))
     return solver
 
 
-def _flat_starts(start: Start, own: int, nesting: Nesting | None) -> Start:
+def _flat_start(start: Start, passed: int, nesting: Nesting | None) -> Start:
     if isinstance(start, list):
-        return [_Flat(one, own, nesting, "start") if callable(one) else one for one in start]
-    return _Flat(start, own, nesting, "start") if callable(start) else start
+        return [_flat_start(one, passed, nesting) for one in start]  # type: ignore[return-value]
+    return _FlatFunction(start, passed, nesting, "start") if callable(start) else start
 
 
-def refuse_batched_start(problem: Problem, start: Start, inputs: Inputs) -> None:
-    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
-
-    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
-    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
-
-    Raises:
-        ValueError: there is such a tensor.
-    """
-    for one in start if isinstance(start, list) else [start]:
-        if isinstance(one, Tensor) and inputs.batched:
-            _refuse_rows(problem, one, inputs)
+def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
+    """A start that was passed with the call: a point for each problem and, of a solution, its multipliers."""
+    if isinstance(start, Solution):
+        return _warm_point(start.y, inputs, nesting), *_warm_multipliers(start, inputs)
+    return (_warm_point(start, inputs, nesting),)
 
 
-def _refuse_rows(problem: Problem, start: Tensor, inputs: Inputs) -> None:
-    nesting = nesting_of(problem.objective)
-    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
-    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
-        return
-    for name, shape in parts.items():
-        own = zip(inputs.xs, inputs.in_dims, strict=True)
-        alike = [i for i, (x, dim) in enumerate(own) if dim == 0 and x.shape[1:] == shape[1:]]
-        if len(shape) > 1 and alike and _take_rows(problem, start, inputs):
-            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
+def _warm_multipliers(start: Solution, inputs: Inputs) -> tuple[Tensor, ...]:  # (size, k), or nothing
+    if start.rows is None:
+        return ()
+    rows = start.rows.detach() if inputs.batched else start.rows.detach().unsqueeze(0)
+    usable = rows.dim() == 2 and len(rows) == inputs.size
+    return (rows.to(device=inputs.xs[0].device, dtype=inputs.work).nan_to_num(0.0),) if usable else ()
 
 
-def _take_rows(problem: Problem, start: Tensor, inputs: Inputs) -> bool:
-    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
-    one, nesting = _one_problem(inputs), nesting_of(problem.objective)
-    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
-    u = row.detach().to(device=one[0].device, dtype=inputs.work)
-    of_rows = None if nesting is None else nesting.of_rows()
-    try:
-        with torch.no_grad():
-            values = {name: _with_nesting(f, of_rows)(*one, u) for name, f in functions_of(problem).items()}
-    except Exception:  # the functions may raise anything
-        return False
-    return all(value.dim() <= (name != "objective") for name, value in values.items())
-
-
-def _with_nesting(function: Function, nesting: Nesting | None) -> Function:
-    return dataclasses.replace(function, nesting=nesting) if isinstance(function, UserFunction) else function
+def _warm_point(start: object, inputs: Inputs, nesting: Nesting | None) -> Tensor:  # (size, *shape)
+    start = start if nesting is None else nesting.join(start, "start")
+    if not isinstance(start, Tensor):
+        raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
+    check_tensor("start", start)
+    refuse_without_values((start,))
+    start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
+    if start.dim() == 0 or start.shape[0] != inputs.size:
+        raise ValueError(
+            f"start must have one point for each of the {inputs.size} problems, like the node's output, but has shape "
+            f"{tuple(start.shape)}."
+        )
+    return start.to(device=inputs.xs[0].device, dtype=inputs.work)
 
 
 def nest_point(plan: Plan, y: Tensor) -> Any:
@@ -296,13 +256,12 @@ def nest_point(plan: Plan, y: Tensor) -> Any:
 
 def nest(call: Call, xs: Sequence[Tensor], solution: Solution) -> Solution:  # xs: of the call, arranged
     """A solution of a call with the unknowns, and what belongs to constraints, as the user has nested them."""
-    pairs = zip(xs[: call.own], call.in_dims, strict=False)
-    shapes = (*(x.shape if dim is None else x.shape[1:] for x, dim in pairs), solution.y.shape[1:])
+    shapes = (*shapes_of_one(xs[: call.passed], call.in_dims), solution.y.shape[1:])
     functions = functions_of(call.plan.problem)
     fields = {"objective": "y", "equality": "multipliers", "inequality": "inequality_multipliers"}
     solution, nested = _with_multipliers_of_bounds(call, solution)
     for name, function in functions.items():
-        nesting = function.nesting if name == "objective" else function.nesting_returned(shapes)
+        nesting = function.nesting if name == "objective" else function.returned.get(shapes)
         if nesting is not None and (call.size or name == "objective"):  # of no problems, nobody knows the constraints
             nested[fields[name]] = nesting.split(getattr(solution, fields[name]))
     return dataclasses.replace(solution, **nested)
@@ -334,7 +293,7 @@ def outline(plan: Plan, inputs: Inputs, node: nn.Module) -> Any:
 
 def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
     """Something of the shape of the solutions, found without values."""
-    start = plan.start[0] if isinstance(plan.start, list) else plan.start
+    start = _starts(plan)[0]
     if start is not None:
         return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
     try:

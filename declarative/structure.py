@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .inputs import first_problem
 from .linear import (
     DENSE,
     DenseSystem,
@@ -32,16 +33,16 @@ General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the 
 Kind = Literal["full", "curvature", "objective"]
 SystemBuilder = Callable[["Point", Kind], System]
 Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
-LARGE = 2000  # variables, from which a dense Hessian is the last resort
-WORTH = 32  # variables, from which it pays to look for a diagonal Hessian
-SPARSE = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
-FILL = {"numba": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
+MATRIX_FREE_FROM = 2000  # variables, from which a dense Hessian is the last resort
+DIAGONAL_FROM = 32  # variables, from which it pays to look for a diagonal Hessian
+SPARSE_FROM = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
+MAX_FILL = {"numba": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 
 def stores_hessian(batch: Batch, structure: Structure) -> bool:
     """Whether H is stored in any case, by its layout, and no other way is looked for."""
-    return batch.m < WORTH or structure == "dense" or batch.layout is not DENSE
+    return batch.m < DIAGONAL_FROM or structure == "dense" or batch.layout is not DENSE
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Point:
         diagonal = self._diagonal(self.multipliers)
         if diagonal is not None:
             return DiagonalSystem(diagonal, self.rows(), self.active)
-        large = self.structure == "matrix-free" or (self.structure == "auto" and self.batch.m > LARGE)
+        large = self.structure == "matrix-free" or (self.structure == "auto" and self.batch.m > MATRIX_FREE_FROM)
         return self._matrix_free() if large and self._is_plain() else self.dense()
 
     def pullback_at_once(self, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...] | None:
@@ -154,13 +155,13 @@ class Point:
         """
         if self.structure != "auto":
             return self.structure == "diagonal"
-        return self.batch.m >= WORTH and self._is_plain()
+        return self.batch.m >= DIAGONAL_FROM and self._is_plain()
 
     def _diagonal(self, multipliers: Tensor | None) -> Tensor | None:  # (batch, m)
         """The diagonal of the Hessian, if that is all of it."""
         if not self._may_be_diagonal():
             return None
-        diagonal, regular = _probed(self.batch, self.u, multipliers)
+        diagonal, regular = _probe_diagonal(self.batch, self.u, multipliers)
         if self._is_plain() and not bool(regular):
             if self.structure == "diagonal":
                 raise ValueError("structure='diagonal' was declared, but the Hessian is not diagonal here.")
@@ -178,7 +179,7 @@ class Point:
         return MatrixFreeSystem(curvature, probe, self.rows(), self.active, self.dense, required=required)
 
 
-def _probed(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, Tensor]:  # (batch, m), ()
+def _probe_diagonal(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, Tensor]:  # (batch, m), ()
     """The Hessian times ones, and whether that is its diagonal: H r = (H 1) * r for directions r without a pattern."""
     directions = torch.cat([u.new_ones(1, batch.m), unforeseeable(PROBES, u)])
     products = batch.curvatures(u, multipliers, directions.expand(batch.size, *directions.shape))
@@ -203,7 +204,9 @@ class Layouts:
         Raises:
             ValueError: it has to be sparse, and cannot be.
         """
-        if structure not in ("auto", "sparse") or (structure == "auto" and u.shape[-1] + batch.p + batch.q < SPARSE):
+        if structure not in ("auto", "sparse") or (
+            structure == "auto" and u.shape[-1] + batch.p + batch.q < SPARSE_FROM
+        ):
             return DENSE
         key = shapes_of(batch)
         if key not in self._known:
@@ -239,10 +242,10 @@ def _find_layout(batch: Batch, u: Tensor, structure: Structure) -> Layout:
         if structure == "sparse":
             raise ValueError(f"structure='sparse' cannot be had: {error}. Use structure='dense' or 'auto'.") from error
         return DENSE
-    return layout if structure == "sparse" or share_of_dense(layout) < FILL[layout.kkt.kernel] else DENSE
+    return layout if structure == "sparse" or fill_ratio(layout) < MAX_FILL[layout.kkt.kernel] else DENSE
 
 
-def share_of_dense(layout: SparseLayout) -> float:
+def fill_ratio(layout: SparseLayout) -> float:
     """How many of the entries of a dense factor the sparse one has."""
     return 2 * layout.kkt.symbolic.fill / layout.kkt.symbolic.size**2
 
@@ -253,19 +256,18 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
     Raises:
         NoPattern: they are not sparse, or the functions cannot be followed.
     """
-    one = [x.detach() if dim is None else x[0].detach() for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
-    multipliers = u.new_ones(batch.k)
-    pattern = pattern_of_slope(batch.slope_of_one, u[0].detach(), multipliers, one)
+    one = [x.detach() for x in first_problem(batch.xs, batch.in_dims)]
+    pattern = pattern_of_slope(batch.slope_of_one, u[0].detach(), u.new_ones(batch.k), one)
     return SparseLayout.of(pattern, batch.p, u.device)
 
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
     """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
     z, s = (unforeseeable(1, x).expand_as(x) for x in (u, multipliers))
-    return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s, by_problem=True).any())
+    return not bool(batch.evaluate("misses", _has_other_entries, u, multipliers, z, s, by_problem=True).any())
 
 
-def _misses(batch: Batch, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (batch,)
+def _has_other_entries(batch: Batch, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (batch,)
     """Whether H z + A' s is something else by the entries that are stored."""
     layout, here = batch.layout, batch.expand(u, multipliers)
     hessian, jacobian = here.curvature, here.jacobian

@@ -11,10 +11,9 @@ from torch import Tensor
 from ..adaptive import Adaptive
 from ..boundary import corner_hint
 from ..errors import NumericalWarning
-from ..functions import functions_of
-from ..gradients import RULES, Exact
+from ..gradients import RULES, Exact, gradient_rows
 from ..implicit import Evaluation
-from ..inputs import Inputs
+from ..inputs import Inputs, first_problem
 from ..linear.contract import rank_tolerance
 from ..linear.dense import kkt_matrix
 from ..node import DeclarativeNode
@@ -22,10 +21,10 @@ from ..optimality import assess, optimality_tolerance
 from ..solution import Solution, Status
 from ..structure import Point
 from ..theory.assumptions import LARGE
-from ..theory.descent import pull_each
-from ..theory.matrices import over, random_like, unit_rows
-from ..theory.propositions import cosine, rank_of_rows, reduced_curvature
+from ..theory.matrices import over, random_like, rank_of_rows, unit_rows
+from ..theory.propositions import cosine, reduced_curvature
 from ..torchside import ordinary_mode
+from ..user.functions import functions_of
 from .finite_differences import Comparison, compare_gradient
 from .replay import compare_replay
 from .result import CheckError, CheckResult, Grade, Line, guarded, require_node
@@ -72,22 +71,23 @@ def _lines(node: DeclarativeNode, xs: tuple[Tensor, ...]) -> Iterator[Line]:
         return
     yield _callables_line(inputs, solved)
     yield Line("captured parameters", "none", Grade.PASS)
-    yield from guarded("dtype", lambda: iter([_dtype_line(found)]))
+    yield from guarded("dtype", _dtype_line, found)
     yield _solved_line(solved, corner_hint(found.batch, solved.y, solved.codes))
-    yield from guarded("structure", lambda: iter([_structure_line(found)]))
-    yield from guarded("optimality", lambda: _optimality_lines(found.point()))
+    yield from guarded("structure", _structure_line, found)
+    yield from guarded("optimality", _optimality_lines, found)
     some = bool(solved.converged.any())  # if none, the second-order conditions may tell why
     point = (found.without_failures() if some else found).point()
-    yield from guarded("second order", lambda: _second_order_lines(point))
+    yield from guarded("second order", _second_order_lines, point)
     if not some:
         yield Line("gradient", "not tested", Grade.SKIP, "Nothing to differentiate: no problem was solved.")
         return
     for i in range(len(xs)):
         if inputs.xs[i].is_floating_point() and inputs.xs[i].numel():
-            yield from guarded(f"gradient of input {i}", lambda i=i: iter([_gradient_line(found, i)]))  # type: ignore[misc]
-    yield from guarded("gradient rule", lambda: _rule_lines(node, point))
+            name = f"gradient of input {i}"
+            yield from guarded(name, _gradient_line, name, found, i)
+    yield from guarded("gradient rule", _rule_lines, node, point)
     if node.spec.plan.recordings is not None:
-        yield from guarded("recorded equals called", lambda: iter([_replay_line(masking, inputs, xs)]))
+        yield from guarded("recorded equals called", _replay_line, masking, inputs, xs)
 
 
 # One function per test.
@@ -104,34 +104,31 @@ def _callables_line(inputs: Inputs, solved: Solution) -> Line:
     p, q = solved.multipliers.shape[-1], solved.inequality_multipliers.shape[-1]
     shape = tuple(solved.y.shape[1:])
     value = f"{inputs.size} problem(s), u of shape {shape}, {p} equality and {q} inequality constraint(s)"
-    if p > solved.y[0].numel():
-        return Line("callables", value, Grade.WARN, "There are more equalities than unknowns: is u what you meant?")
-    return Line("callables", value, Grade.PASS)
+    surplus = p > solved.y[0].numel()
+    advice = "There are more equalities than unknowns: is u what you meant?" if surplus else ""
+    return Line.judged("callables", value, advice)
 
 
 def _dtype_line(found: Evaluation) -> Line:
     inputs, problem = found.inputs, found.call.plan.problem
-    one = [x if dim is None else x[0] for x, dim in zip(inputs.xs, inputs.in_dims, strict=True)]
+    one = first_problem(inputs.xs, inputs.in_dims)
     returned = {name: f(*one, found.solution.y[0]).dtype for name, f in functions_of(problem).items()}
     others = [f"{name} returns {dtype}" for name, dtype in returned.items() if dtype != inputs.work]
     value = f"{inputs.dtype} in and out"
     if others:
         advice = "Make constants of the inputs' dtype, for example with x.new_tensor(...) or .to(x)."
         return Line("dtype", f"{value}, but {' and '.join(others)}", Grade.WARN, advice)
-    if inputs.dtype != inputs.work:
-        return Line("dtype", value, Grade.WARN, f"Solved in {inputs.work}, rounded to {inputs.dtype}.")
-    return Line("dtype", value, Grade.PASS)
+    rounded = "" if inputs.dtype == inputs.work else f"Solved in {inputs.work}, rounded to {inputs.dtype}."
+    return Line.judged("dtype", value, rounded)
 
 
 def _solved_line(solved: Solution, hint: str) -> Line:
     total, failed = len(solved.codes), solved.codes[solved.codes != Status.CONVERGED]
     iterations = f"{solved.iterations.double().mean():.1f} iterations on average"
     value = f"{total - len(failed)} of {total} problems, {iterations}"
-    if not len(failed):
-        return Line("solved", value, Grade.PASS)
     kinds = [kind for kind in Status if bool((failed == kind).any())]
     advice = [f"{kind.name.lower()}: {kind.advice}" for kind in kinds]
-    return Line("solved", value, Grade.FAIL, " ".join([*advice, hint] if hint else advice))
+    return Line.judged("solved", value, " ".join([*advice, hint] if hint else advice), Grade.FAIL)
 
 
 def _structure_line(found: Evaluation) -> Line:
@@ -139,23 +136,17 @@ def _structure_line(found: Evaluation) -> Line:
     return Line("structure", f"{report.chosen}, because {report.reason}", Grade.PASS)
 
 
-def _optimality_lines(point: Point) -> Iterator[Line]:
-    batch, u = point.batch, point.u
-    found = assess(batch, u)
-    tolerance = optimality_tolerance(u.dtype)
+def _optimality_lines(solved: Evaluation) -> Iterator[Line]:
+    point = solved.point()
+    batch, found, tolerance = point.batch, assess(point.batch, point.u), optimality_tolerance(point.u.dtype)
     tests = {
         "feasible": (found.violation, "Tighten the solver's tolerance, or check the constraints' signs."),
         "stationary": (found.stationarity, "Tighten the solver's tolerance, or check the closed form's formula."),
     }
     for name, (size, advice) in tests.items():
         worst = size.max().item()
-        good = worst <= tolerance
-        yield Line(
-            name,
-            f"largest relative residual {worst:.1e}, tolerance {tolerance:.1e}",
-            Grade.PASS if good else Grade.FAIL,
-            "" if good else advice,
-        )
+        value = f"largest relative residual {worst:.1e}, tolerance {tolerance:.1e}"
+        yield Line.judged(name, value, "" if worst <= tolerance else advice, Grade.FAIL)
     if batch.q:
         weak = int(found.weak.any(-1).sum())
         advice = (
@@ -163,7 +154,7 @@ def _optimality_lines(point: Point) -> Iterator[Line]:
             "Smoothed(barrier)."
         )
         value = f"{weak} of {batch.size} problems have an inequality with neither slack nor multiplier"
-        yield Line("strict complementarity", value, Grade.WARN if weak else Grade.PASS, advice if weak else "")
+        yield Line.judged("strict complementarity", value, advice if weak else "")
 
 
 def _second_order_lines(point: Point) -> Iterator[Line]:
@@ -190,10 +181,8 @@ def _rank_line(count: Tensor, rank: Tensor) -> Line:
     worst = int((count - rank).argmax())
     value = f"{int(rank[worst])} of {int(count[worst])} active constraint(s) independent"
     redundant = int((rank < count).sum())
-    if not redundant:
-        return Line("rank of A", value, Grade.PASS)
     advice = f"Drop redundant constraints ({redundant} problem(s)): multipliers and gradients are least-norm choices."
-    return Line("rank of A", value, Grade.WARN, advice)
+    return Line.judged("rank of A", value, advice if redundant else "")
 
 
 def _minimum_line(hessian: Tensor, jacobian: Tensor) -> Line:
@@ -207,12 +196,10 @@ def _minimum_line(hessian: Tensor, jacobian: Tensor) -> Line:
     tolerance = rank_tolerance(hessian) ** 0.5
     if worst < -tolerance:
         saddles = int((relative < -tolerance).sum())
-        return Line(
-            "minimum", value, Grade.FAIL, f"{saddles} point(s) are saddles or maxima: check signs, or the start."
-        )
-    if worst < tolerance:
-        return Line("minimum", value, Grade.WARN, "Flat: the solution may not be unique. Add a regularising term.")
-    return Line("minimum", value, Grade.PASS)
+        advice = f"{saddles} point(s) are saddles or maxima: check signs, or the start."
+        return Line("minimum", value, Grade.FAIL, advice)
+    advice = "Flat: the solution may not be unique. Add a regularising term."
+    return Line.judged("minimum", value, advice if worst < tolerance else "")
 
 
 def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundant: bool) -> Line:
@@ -224,14 +211,12 @@ def _conditioning_line(hessian: Tensor, jacobian: Tensor, mask: Tensor, redundan
     if condition >= limit and not redundant:
         advice = "Singular: the derivative does not exist or is not unique. Is the objective flat, or a root repeated?"
         return Line("conditioning", value, Grade.FAIL, advice)
-    if condition >= limit**0.5:
-        return Line("conditioning", value, Grade.WARN, "Expect few correct digits: rescale the problem, use float64.")
-    return Line("conditioning", value, Grade.PASS)
+    advice = "Expect few correct digits: rescale the problem, use float64."
+    return Line.judged("conditioning", value, advice if condition >= limit**0.5 else "")
 
 
-def _gradient_line(found: Evaluation, i: int) -> Line:
+def _gradient_line(name: str, found: Evaluation, i: int) -> Line:
     """Compare the exact gradient of input i with finite differences of the solver, in float64 if the callables can."""
-    name = f"gradient of input {i}"
     try:
         return _judge_gradient(name, compare_gradient(found, i, torch.float64), torch.float64)
     except Exception:  # constants of another dtype, most likely: then in the precision of the inputs
@@ -257,7 +242,7 @@ def _judge_gradient(name: str, found: Comparison, dtype: torch.dtype) -> Line:
         notes.append(f"{found.kinks} time(s) there is none to compare with: the solution has a kink.")
     if not found.tested:
         value = "not tested: no neighbouring problem was solved nearby"
-    return Line(name, value, Grade.WARN if notes else Grade.PASS, " ".join(notes))
+    return Line.judged(name, value, " ".join(notes))
 
 
 def _replay_line(node: DeclarativeNode, inputs: Inputs, xs: tuple[Tensor, ...]) -> Line:
@@ -269,7 +254,7 @@ def _replay_line(node: DeclarativeNode, inputs: Inputs, xs: tuple[Tensor, ...]) 
         advice = "The functions are not pure: they do something else than when they were recorded. Use record=False."
         return Line(name, value, Grade.FAIL, advice)
     advice = "" if found.worst <= eps**0.5 else "Rounding is amplified: the problem is ill-conditioned."
-    return Line(name, value, Grade.WARN if advice else Grade.PASS, advice)
+    return Line.judged(name, value, advice)
 
 
 def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
@@ -278,7 +263,7 @@ def _rule_lines(node: DeclarativeNode, point: Point) -> Iterator[Line]:
     if isinstance(rule, Exact) or not wanted:
         return
     v = random_like(point.u)
-    angles = cosine(pull_each(RULES["exact"], point, v, wanted), pull_each(rule, point, v, wanted))
+    angles = cosine(*(gradient_rows(one, point, v, wanted) for one in (RULES["exact"], rule)))
     value = f"{type(rule).__name__} by choice: cosine with the exact gradient {angles.min():.2f} at the lowest"
     advice = "" if angles.min() >= 0 else "node.descent(x, v) tells when that is safe."
-    yield Line("gradient rule", value, Grade.WARN if advice else Grade.PASS, advice)
+    yield Line.judged("gradient rule", value, advice)

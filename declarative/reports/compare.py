@@ -10,7 +10,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..functions import nesting_of
 from ..inputs import Inputs, check_incoming, check_tensor
 from ..node import DeclarativeNode
 from ..optimality import assess
@@ -19,6 +18,7 @@ from ..theory.assumptions import LARGE
 from ..theory.descent import differentiated_inputs
 from ..theory.matrices import random_like
 from ..torchside import ordinary_mode
+from ..user.functions import nesting_of
 from .comparison import ComparisonReport, Difference, Side, gradient_floor
 from .result import require_node
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..optimality import optimality_tolerance
-from ..table import as_html, as_text
 from ..theory.propositions import cosine
+from .table import as_html, as_text
 
 LISTED = 20  # problems that get a line of their own
 SMALL = 1e-3  # of the size that a gradient usually has; see gradient_floor

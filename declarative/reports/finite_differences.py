@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from ..forward import solve
-from ..gradients import RULES
+from ..gradients import RULES, gradient_rows
 from ..implicit import Evaluation, without_failures
 from ..problem import flat
-from ..theory.descent import pull_each
 from ..theory.matrices import norm
 
 DIRECTIONS = 3  # random directions in which an input is moved
@@ -71,7 +70,7 @@ def compare_gradient(found: Evaluation, i: int, dtype: torch.dtype) -> Compariso
         ends = [solve(call, (*xs[:i], xs[i] + h * direction, *xs[i + 1 :]))[0] for h in (step, -step)]
         solved = good & ends[0].converged & ends[1].converged
         each = direction.unsqueeze(0) if call.in_dims[i] is None else direction
-        predicted = (pull_each(RULES["exact"], point, v, [i]) * flat(each)).sum(-1)
+        predicted = (gradient_rows(RULES["exact"], point, v, [i]) * flat(each)).sum(-1)
         smooth = (ends[0].active == ends[1].active).all(-1)
         result = _compare(point.u, flat(ends[0].y), flat(ends[1].y), step, v, predicted, solved & smooth)
         lost, kinks = (int(rows.sum()) for rows in (good & ~solved, solved & ~smooth))

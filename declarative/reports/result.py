@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..node import DeclarativeNode
-from ..table import as_html
+from .table import as_html
 
 WIDTH = 22  # of the names of the tests
 
@@ -31,6 +31,11 @@ class Line:
     value: str
     grade: Grade
     advice: str = ""
+
+    @classmethod
+    def judged(cls, name: str, value: str, advice: str, grade: Grade = Grade.WARN) -> Line:
+        """Passed if there is no advice, and ended with the grade if there is."""
+        return cls(name, value, grade if advice else Grade.PASS, advice)
 
     def describe(self, width: int = WIDTH) -> str:
         """The line for a terminal, with this width for the name; the advice goes below it."""
@@ -93,9 +98,10 @@ def require_node(name: str, node: object) -> None:
         raise TypeError(f"{name} must be a DeclarativeNode or a ready-made layer, but is {type(node).__name__}.")
 
 
-def guarded(name: str, test: Callable[[], Iterator[Line]]) -> Iterator[Line]:
-    """The lines of a test, or one that says that it could not be carried out."""
+def guarded(name: str, test: Callable[..., Line | Iterator[Line]], *arguments: object) -> Iterator[Line]:
+    """The lines of a test of these arguments, or one that says that it could not be carried out."""
     try:
-        yield from test()
+        lines = test(*arguments)
+        yield from [lines] if isinstance(lines, Line) else lines
     except Exception as error:  # derivatives that are not finite, callables that fail away from the solver's path
         yield Line(name, f"could not be tested, {type(error).__name__}: {error}".replace("\n", " "), Grade.FAIL)

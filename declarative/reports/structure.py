@@ -13,8 +13,8 @@ from ..forward import Call, outlined
 from ..linear import DENSE
 from ..linear.sparse import NoPattern, SparseLayout
 from ..problem import Batch
-from ..structure import FILL, LARGE, SPARSE, Structure, share_of_dense, sparse_layout
-from ..table import as_html
+from ..structure import MATRIX_FREE_FROM, MAX_FILL, SPARSE_FROM, Structure, fill_ratio, sparse_layout
+from .table import as_html
 
 INCHES = 4.0  # of a panel of the drawing
 FINEST = 0.6  # points: a smaller mark would not be seen
@@ -112,21 +112,21 @@ def _choice(call: Call, batch: Batch, u: Tensor, layout: SparseLayout | None, un
         return "the layer's own system", "it was made for this problem"
     if structure != "auto":
         return structure, f"structure={structure!r} was asked for"
-    share = "" if layout is None else f"{100 * FILL[layout.kkt.kernel]:.0f} % of the entries of a dense one"
+    share = "" if layout is None else f"{100 * MAX_FILL[layout.kkt.kernel]:.0f} % of the entries of a dense one"
     if layout is not None and call.plan.layouts.find(batch, u, structure) is not DENSE:
         return "sparse", f"the factor has less than {share}"
-    if batch.m + batch.k < SPARSE:
-        return "dense", f"there are fewer than {SPARSE} unknowns and constraints"
+    if batch.m + batch.k < SPARSE_FROM:
+        return "dense", f"there are fewer than {SPARSE_FROM} unknowns and constraints"
     reason = unknown if layout is None else f"the factor has more than {share}"
-    return ("dense, but first without a matrix" if batch.m > LARGE else "dense"), reason
+    return ("dense, but first without a matrix" if batch.m > MATRIX_FREE_FROM else "dense"), reason
 
 
 def _lines_of(layout: SparseLayout) -> list[tuple[str, str]]:
     """The entries of H, of A and of the factor, and what has made them many."""
     hessian, jacobian, symbolic = layout.pattern.hessian, layout.pattern.jacobian, layout.kkt.symbolic
     k, m = jacobian.shape
-    own = int((hessian.rows != hessian.columns).sum()) + len(jacobian)
-    added, share = symbolic.fill - own, 100 * share_of_dense(layout)
+    entries = int((hessian.rows != hessian.columns).sum()) + len(jacobian)
+    added, share = symbolic.fill - entries, 100 * fill_ratio(layout)
     lines = [
         ("H", _described(len(hessian), m * (m + 1) // 2, "entries of a triangle", layout.hessian_recipe.count)),
         ("A", _described(len(jacobian), k * m, "entries", layout.jacobian_recipe.count)),

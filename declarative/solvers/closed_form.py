@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..arguments import require_flags
 from ..problem import Batch
-from ..remedies import IN_PLACE
 from ..solution import RawSolution, Status
 from ..torchside import versions
+from ..user.messages import IN_PLACE
 from .base import Solver
 from .polish import CLOSE, polish
 

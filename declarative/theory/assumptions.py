@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..gradients import as_rows
 from ..problem import Batch
 from ..structure import Point
 from .extensions import expected_singular, singular_worst_case
-from .matrices import random_like
+from .matrices import random_like, rank_of_rows
 from .propositions import (
     expected_curvature,
     expected_identity,
     expected_linear,
     expected_normalised,
     normalised_case,
-    rank_of_rows,
     reduced_curvature,
     worst_case,
     worst_case_bounds,
@@ -238,7 +238,7 @@ def _independent(batch: Batch, point: Point, jacobian: Tensor, wanted: Sequence[
     if not batch.k:
         return torch.ones(batch.size, dtype=torch.bool, device=point.u.device)
     s = random_like(point.multipliers) * point.active
-    shift = _each(batch.pullback_each(point.u, None, torch.zeros_like(point.u), s, wanted), batch.size)
+    shift = as_rows(batch.pullback_each(point.u, None, torch.zeros_like(point.u), s, wanted), point.u)
     size = (s.abs() * torch.linalg.vector_norm(jacobian, dim=-1)).sum(-1)  # of the same sum with A in place of C
     result: Tensor = torch.linalg.vector_norm(shift, dim=-1) <= _tolerance(point.u) * size
     return result
@@ -270,7 +270,3 @@ def _constraint_kinds(point: Point, hessian_hat: Tensor, jacobian: Tensor) -> tu
     distance = (curvature - mean[:, None, None] * identity).abs().amax((-2, -1))
     normalised = ~linear & (point.active.sum(-1) == 1) & (distance <= _tolerance(u) * mean.abs() + noise)
     return linear, normalised
-
-
-def _each(grads: Sequence[Tensor], size: int) -> Tensor:
-    return torch.cat([grad.reshape(size, -1) for grad in grads], -1)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..gradients import RULES, Rule
+from ..gradients import RULES, gradient_rows
 from ..implicit import Evaluation
 from ..inputs import check_incoming
+from ..reports.table import as_html, as_text
 from ..structure import Point
-from ..table import as_html, as_text
 from .assumptions import Assumptions
 from .matrices import norm
 from .propositions import cosine, descends
@@ -163,8 +163,8 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
         solved: which problems the report is about, (batch,).
     """
     assumptions = Assumptions.of(point, wanted)
-    g = pull_each(RULES["exact"], point, v, wanted)
-    gradients = {name: pull_each(RULES[name], point, v, wanted) for name in APPROXIMATE}
+    g = gradient_rows(RULES["exact"], point, v, wanted)
+    gradients = {name: gradient_rows(RULES[name], point, v, wanted) for name in APPROXIMATE}
     # A gradient that is only round-off beside the others is zero: its direction means nothing.
     size = torch.stack([norm(gradients[name]) for name in ("unconstrained", "curvature")]).amax(0)
     noise = 100 * torch.finfo(g.dtype).eps
@@ -175,12 +175,6 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
     }
     bounds = tuple(_masked(x, solved) for x in assumptions.worst_case_bounds)
     return DescentReport(_masked(g, solved), judged, assumptions, (bounds[0], bounds[1]), solved)
-
-
-def pull_each(rule: Rule, point: Point, v: Tensor, wanted: Sequence[int]) -> Tensor:  # (batch, n)
-    """The gradient that a rule gives each problem, flattened."""
-    grads = rule.pull_each(point, v, torch.zeros_like(point.multipliers), wanted)
-    return torch.cat([grad.reshape(v.shape[0], -1).to(v.dtype) for grad in grads], -1)
 
 
 def _report(name: str, g: Tensor, g_hat: Tensor, assumptions: Assumptions, solved: Tensor) -> RuleReport:

@@ -17,9 +17,10 @@ from .matrices import (
     nan_unless,
     oblique_projector,
     rank_of_rows,
+    reduced_hessian,
     regular_spectrum,
 )
-from .propositions import worst_case
+from .propositions import sharp_upper_bound, worst_case
 
 
 def active_rows(equalities: Tensor, inequalities: Tensor, active: Tensor) -> Tensor:
@@ -106,8 +107,7 @@ def weighted_upper_bound(hessian: Tensor, gram: Tensor) -> Tensor:  # (..., m, m
         (tensor(1.), tensor(1.1250))
     """
     inner, _, valid = _in_units_of_inputs(hessian, hessian[..., :0, :], gram)
-    condition = definite_condition(inner)
-    return nan_unless(valid, 0.5 + (condition + 1) / (4 * condition.sqrt()))
+    return nan_unless(valid, sharp_upper_bound(inner))
 
 
 def _in_units_of_inputs(hessian: Tensor, jacobian: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,7 +170,7 @@ def _constrained_inverse(hessian: Tensor, jacobian: Tensor) -> tuple[Tensor, Ten
     """K = Z (Z'H Z)^-1 Z' for a basis Z of the null space of A, and where Z'H Z is regular."""
     free, fixed = free_directions(jacobian)
     size = torch.linalg.matrix_norm(hessian, 2).clamp(min=torch.finfo(hessian.dtype).tiny)
-    reduced = free.mT @ hessian @ free + torch.diag_embed(fixed * size.unsqueeze(-1))
+    reduced = reduced_hessian(hessian, free, fixed, size)
     inverse, _ = inverse_of((reduced + reduced.mT) / 2)
     regular = regular_spectrum(torch.linalg.eigvalsh(reduced), size.unsqueeze(-1))
     return free @ inverse @ free.mT, regular

@@ -39,6 +39,11 @@ def free_directions(jacobian: Tensor) -> tuple[Tensor, Tensor]:  # (..., p, m) -
     return torch.where(fixed.unsqueeze(-2), 0.0, vectors), fixed
 
 
+def reduced_hessian(hessian: Tensor, free: Tensor, fixed: Tensor, curvature: Tensor) -> Tensor:  # (..., m, m)
+    """H on the free directions; the fixed ones get this curvature, (...), instead."""
+    return free.mT @ hessian @ free + torch.diag_embed(fixed * curvature.unsqueeze(-1))
+
+
 def inverse_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The inverse of a symmetric matrix, and where there is one; the identity elsewhere."""
     values, vectors = torch.linalg.eigh(matrix)
@@ -75,6 +80,14 @@ def norm(x: Tensor) -> Tensor:
     """Of vectors."""
     result: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return result
+
+
+def length_of(x: Tensor) -> Tensor:
+    """The norm of the last dimension, whose squares do not underflow."""
+    largest = x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+    unit = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)
+    length: Tensor = unit * torch.linalg.vector_norm(x / unit.unsqueeze(-1), dim=-1)
+    return length
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:

@@ -23,9 +23,9 @@ from .matrices import (
     norm,
     oblique_projector,
     over,
+    reduced_hessian,
     regular_spectrum,
 )
-from .matrices import rank_of_rows as rank_of_rows
 
 
 def descends(g: Tensor, g_hat: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -219,13 +219,11 @@ def reduced_curvature(hessian: Tensor, jacobian: Tensor) -> Tensor:  # (..., m, 
         >>> reduced_curvature(torch.diag(torch.tensor([-1.0, 3.0])), torch.tensor([[1.0, 0.0]]))
         tensor(3.)
     """
-    m = hessian.shape[-1]
     free, fixed = free_directions(jacobian)
     # The fixed directions get a curvature above all others, so that the smallest eigenvalue is that of a free one.
     size = 2 * torch.linalg.matrix_norm(hessian, 2).clamp(min=torch.finfo(hessian.dtype).tiny)
-    lifted = free.mT @ hessian @ free + torch.diag_embed(fixed * size.unsqueeze(-1))
-    lowest = torch.linalg.eigvalsh(lifted)[..., 0]
-    return torch.where(fixed.sum(-1) == m, torch.inf, lowest)
+    lowest = torch.linalg.eigvalsh(reduced_hessian(hessian, free, fixed, size))[..., 0]
+    return torch.where(fixed.all(-1), torch.inf, lowest)
 
 
 # The normalisation constraint.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode
-from declarative.table import as_text
+from declarative.reports.table import as_text
 from problems import OptimalTransport
 
 from ..shared.inputs import normal

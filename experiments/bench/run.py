@@ -14,7 +14,7 @@ from dataclasses import replace
 from html import escape
 from itertools import chain
 
-from declarative.table import as_html, as_text
+from declarative.reports.table import as_html, as_text
 
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread

@@ -13,8 +13,9 @@ from torch import Tensor
 from declarative import ClosedForm, DeclarativeNode
 from declarative.gradients import RULES
 from declarative.structure import Point
-from declarative.theory.certificate import SchurComplement, certify, floor_of_rows
+from declarative.theory.certificate import certify
 from declarative.theory.propositions import cosine
+from declarative.theory.schur_complement import SchurComplement, floor_of_rows
 from problems import OptimalTransport
 
 from ..shared.inputs import normal

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from declarative.table import as_html, as_text
+from declarative.reports.table import as_html, as_text
 
 from ..shared.files import csv_text, write
 from ..shared.jobs import Job, Piece, discard_pieces, open_pieces, positive

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from declarative.structure import Point
-from declarative.theory.certificate import SchurComplement
+from declarative.theory.schur_complement import SchurComplement
 
 
 def transport_complement(point: Point) -> SchurComplement:

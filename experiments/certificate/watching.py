@@ -12,7 +12,8 @@ from torch import Tensor
 from declarative import DeclarativeNode, Rule
 from declarative.gradients import RULES
 from declarative.structure import Point
-from declarative.theory.certificate import Certificate, SchurComplement, certify
+from declarative.theory.certificate import Certificate, certify
+from declarative.theory.schur_complement import SchurComplement
 
 Complement = Callable[[Point], SchurComplement]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative import compare
-from declarative.table import as_html, as_text
+from declarative.reports.table import as_html, as_text
 from problems.reference import MissingReferenceError, load
 
 from ..shared.files import as_json, item_table, write, write_items

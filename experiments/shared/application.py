@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from declarative.table import as_text
+from declarative.reports.table import as_text
 
 from . import machine
 from .drawing import Picture

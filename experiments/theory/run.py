@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from declarative.table import as_text
+from declarative.reports.table import as_text
 
 from ..shared.files import as_json, item_table, write, write_items
 from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces

@@ -12,15 +12,8 @@ import torch
 from torch import Tensor
 
 from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning
-from declarative.theory.certificate import (
-    Certificate,
-    QuadraticForms,
-    SchurComplement,
-    decide,
-    floor_of_rows,
-    probable_floor,
-    schur_complement,
-)
+from declarative.theory.certificate import Certificate, QuadraticForms, decide
+from declarative.theory.schur_complement import SchurComplement, floor_of_rows, probable_floor, schur_complement
 from experiments.certificate.nodes import BATCH, CHEAP, KINDS, definite, random_kinds, search
 from experiments.certificate.transport import transport_complement
 from experiments.certificate.watching import Seen, backward

@@ -12,6 +12,7 @@ from scipy.optimize import brentq, minimize, root
 from torch import Tensor, nn
 
 from declarative import DeclarativeNode, NumericalWarning, Smoothed
+from declarative.gradients import gradient_rows
 from problems import BallProjection, QuadraticProgram, SimplexProjection
 from tests.support.helpers import DOUBLE, gradients, relative
 
@@ -201,6 +202,23 @@ def test_a_batch_is_its_problems_and_shared_inputs_get_the_sum():
     )
     one = gradients(shared, (c,), 2 * v[0, 0] + torch.eye(5, dtype=DOUBLE)[:2].sum(0))
     assert relative(both[0], one[0]) < 1e-9
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_reports_see_the_gradient_that_a_backward_pass_takes(dtype):
+    node = DeclarativeNode(
+        lambda x, u: (x * u).sum() + (u - x).pow(4).sum() / 2,
+        lambda x, u: u.sum() - x.square().sum(),
+        bounds=(0, None),
+        start=3,
+        gradient=Smoothed(0.1),
+    )
+    x = torch.tensor([[1.0, 1.2, 3.0], [0.5, 2.0, 0.1]], dtype=dtype, requires_grad=True)
+    v = torch.tensor([[1.0, 0.0, 0.0], [0.3, -1.0, 2.0]], dtype=dtype)
+    (taken,) = torch.autograd.grad(node(x), x, v)
+    seen = gradient_rows(node.gradient, node.at(x.detach()), v, [0])
+    assert seen.dtype == dtype
+    assert relative(seen, taken) < 100 * torch.finfo(dtype).eps
 
 
 def test_single_precision_in_and_out():

@@ -6,7 +6,7 @@ import torch
 from declarative import DeclarativeNode
 from declarative.forward import defined_start
 from declarative.problem import Batch, Problem
-from declarative.starts import default_points, initial_points
+from declarative.user.starts import default_points, initial_points
 from tests.support.helpers import DOUBLE, relative
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from declarative import ClosedForm, DeclarativeNode, NumericalWarning
-from declarative.structure import WORTH
+from declarative.structure import DIAGONAL_FROM
 from tests.library.test_recording import randn
 from tests.support.helpers import DOUBLE, RULES, relative
 
@@ -28,7 +28,7 @@ def sphere_gradient(x, v):
 
 @pytest.mark.parametrize("record", [True, False])
 @pytest.mark.parametrize("hessian", KINDS)
-@pytest.mark.parametrize("n", [3, WORTH + 5])
+@pytest.mark.parametrize("n", [3, DIAGONAL_FROM + 5])
 def test_every_structure_gives_the_gradient_of_the_sphere(n, hessian, record):
     node, x, v = sphere(structure=hessian, record=record), randn(4, n).requires_grad_(), randn(4, n, seed=1)
     for _ in range(2):
@@ -47,7 +47,7 @@ NEVER = [(hessian, rule) for hessian in ("auto", "diagonal") for rule in RULES] 
 def test_a_diagonal_hessian_is_never_assembled(hessian, rule, monkeypatch):
     monkeypatch.setattr("declarative.problem.Batch.hessian", no_dense_matrix)
     monkeypatch.setattr("declarative.problem.Batch.expand", no_dense_matrix)
-    x = randn(4, WORTH + 5).requires_grad_()
+    x = randn(4, DIAGONAL_FROM + 5).requires_grad_()
     assert torch.autograd.grad(sphere(structure=hessian, gradient=rule)(x).sum(), x)[0].isfinite().all()
 
 
@@ -57,28 +57,28 @@ def tridiagonal(strength, **options):
         lambda x, u: (u - x).square().sum() + u.pow(4).sum() + strength * (u[1:] * u[:-1]).sum(),
         lambda _, u: u.sum() - 1,
         solver="scipy",
-        start=WORTH + 5,
+        start=DIAGONAL_FROM + 5,
         **options,
     )
 
 
 @pytest.mark.parametrize("strength", [0.0, 1e-12, 1e-8, 0.3])
 def test_even_a_slight_coupling_is_seen(strength):
-    x, v = randn(2, WORTH + 5).requires_grad_(), randn(2, WORTH + 5, seed=1)
+    x, v = randn(2, DIAGONAL_FROM + 5).requires_grad_(), randn(2, DIAGONAL_FROM + 5, seed=1)
     found = [torch.autograd.grad(tridiagonal(strength, structure=hessian)(x), x, v)[0] for hessian in ("auto", "dense")]
     assert relative(*found) < 1e-12
 
 
 @pytest.mark.parametrize("record", [True, False])
 def test_a_false_declaration_is_refused(record):
-    x = randn(2, WORTH + 5).requires_grad_()
+    x = randn(2, DIAGONAL_FROM + 5).requires_grad_()
     y = tridiagonal(0.3, structure="diagonal", record=record)(x)
     with pytest.raises(ValueError, match="the Hessian is not diagonal here"):
         torch.autograd.grad(y.sum(), x)
 
 
 def test_a_hessian_that_is_diagonal_at_one_point_only_has_a_second_derivative():
-    n = WORTH + 5  # at w = 0 the Hessian is diagonal, but its derivative with respect to w is not
+    n = DIAGONAL_FROM + 5  # at w = 0 the Hessian is diagonal, but its derivative with respect to w is not
 
     def solve(w, x):
         matrix = torch.eye(n, dtype=DOUBLE) + w.unsqueeze(-1) * coupling
@@ -102,11 +102,11 @@ def test_inequalities_with_a_diagonal_hessian(hessian):
         lambda x, u: (u - x).square().sum() / 2 * 3,
         lambda _, u: u.sum() - 1,
         lambda _, u: -u,
-        start=WORTH + 1,
+        start=DIAGONAL_FROM + 1,
         structure=hessian,
         record=True,
     )
-    x = randn(3, WORTH + 1).requires_grad_()
+    x = randn(3, DIAGONAL_FROM + 1).requires_grad_()
     for _ in range(2):
         y = node(x)
         (grad,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)

@@ -28,8 +28,8 @@ RULES = [
     ),
     Mutant(
         "declarative/smoothed.py",
-        "u=place[0], multipliers=place[1]",
-        "u=u, multipliers=place[1]",
+        "u=central_u, multipliers=central_multipliers",
+        "u=u, multipliers=central_multipliers",
         "the smoothed gradient is taken at the solution",
         ("library/test_smoothed.py::test_equalities_inequalities_and_bounds_together[0.1]",),
     ),
@@ -42,13 +42,13 @@ RULES = [
     ),
     Mutant(
         "declarative/smoothed.py",
-        "range(FINISHING)",
+        "range(NEWTON_STEPS)",
         "range(0)",
         "the central point is a constant to a second differentiation",
         ("library/test_smoothed.py::test_second_derivatives_are_those_of_the_smoothed_gradient",),
     ),
     Mutant(
-        "declarative/functions.py",
+        "declarative/user/functions.py",
         "here = u.detach()",
         "here = u",
         "the residuals that count as linear are not",
@@ -178,7 +178,7 @@ RULES = [
         ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
     ),
     Mutant(
-        "declarative/functions.py",
+        "declarative/user/functions.py",
         "return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()",
         "return ()",
         "the weights of captured modules may change between the passes",
@@ -186,8 +186,8 @@ RULES = [
     ),
     Mutant(
         "declarative/derivatives.py",
-        "[-grad.reshape(",
-        "[grad.reshape(",
+        "return -as_rows(",
+        "return as_rows(",
         "B and C of the report have the wrong sign",
         ("library/test_derivatives.py::test_sphere",),
     ),

@@ -128,14 +128,14 @@ THEORY = [
         ("library/test_certificate.py::test_rounding_errors_of_the_right_hand_side_belong_to_the_bound",),
     ),
     Mutant(
-        "declarative/theory/certificate.py",
+        "declarative/theory/matrices.py",
         "unit = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)",
         "unit = torch.ones_like(largest)",
         "a certificate whose quadratic forms underflow",
         ("library/test_certificate.py::test_the_size_of_the_incoming_gradient_does_not_matter",),
     ),
     Mutant(
-        "declarative/theory/certificate.py",
+        "declarative/theory/schur_complement.py",
         "& (smallest > torch.finfo(hessian.dtype).eps ** 0.5 * largest)",
         "",
         "a certificate for a Hessian that is nearly singular",

@@ -6,21 +6,21 @@ from .mutant import Mutant
 
 BOUNDS = [
     Mutant(
-        "declarative/bounds.py",
+        "declarative/user/bounds.py",
         "excess = self.sign * (u - self.entries(",
         "excess = (u - self.entries(",
         "a lower bound is taken for an upper one",
         ("library/test_bounds.py::test_a_box_is_a_clamp[newton]",),
     ),
     Mutant(
-        "declarative/bounds.py",
+        "declarative/user/bounds.py",
         "return rows.new_zeros(len(rows), m).index_copy(1, self.places, rows)",
         "return rows",
         "multipliers of bounds are not put where they belong",
         ("library/test_bounds.py::test_bounds_equal_the_same_as_inequalities[False-dense]",),
     ),
     Mutant(
-        "declarative/bounds.py",
+        "declarative/user/bounds.py",
         "u = torch.where(lower.isfinite(), torch.maximum(u, above), u)",
         "u = u + 0",
         "a start outside stays there",
@@ -118,7 +118,7 @@ SPARSE = [
     ),
     Mutant(
         "declarative/structure.py",
-        'return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s, by_problem=True).any())',
+        'return not bool(batch.evaluate("misses", _has_other_entries, u, multipliers, z, s, by_problem=True).any())',
         "return True",
         "a pattern that does not hold is not noticed",
         ("library/test_sparse_nodes.py::test_a_pattern_that_does_not_hold_any_more_is_told_and_left",),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from .torchside import flatten_tree, parametrizations_are_cached
+from ..torchside import flatten_tree, parametrizations_are_cached
 from .unknowns import Nesting, is_nested
 
 NAMES = ("objective", "equality", "inequality")
@@ -83,8 +83,11 @@ class UserFunction:
 
     def _value(self, *arguments: Tensor) -> Any:
         *xs, u = arguments
-        own = len(xs) - count_weights(self)
-        return self._call(xs[:own], xs[own:], u if self.nesting is None else self.nesting.split(u))
+        passed = len(xs) - count_weights(self)
+        given = (*xs[:passed], u if self.nesting is None else self.nesting.split(u))
+        if self.weights is None or self.name not in self.weights.owners:
+            return self.written(*given)
+        return self.weights.call(self.name, unbound(self.written), xs[passed:], given)
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
@@ -94,15 +97,6 @@ class UserFunction:
         now, before = Nesting.of(value, self.name), self.returned.get(shapes)
         nesting = self.returned[shapes] = before if before is not None and before.fits(now) else now
         return nesting.join(value) if nesting.shapes else u.new_zeros(0)
-
-    def _call(self, xs: Sequence[Tensor], weights: Sequence[Tensor], u: Any) -> Any:
-        if self.weights is None or self.name not in self.weights.owners:
-            return self.written(*xs, u)
-        return self.weights.call(self.name, unbound(self.written), weights, (*xs, u))
-
-    def nesting_returned(self, shapes: Sequence[torch.Size]) -> Nesting | None:
-        """How the constraints are nested for arguments of these shapes; None: they are one vector."""
-        return self.returned.get(tuple(shapes))
 
 
 def functions_of(problem: Any) -> dict[str, Any]:
@@ -242,8 +236,8 @@ def take_weights(owners: Mapping[str, nn.Module]) -> tuple[Weights, dict[str, Te
                 raise ValueError(f"{name}.{key} has no shape yet: call the module once before the node.")
             tensors.setdefault(id(tensor), (f"{name}.{key}", tensor))
     # A buffer may be changed by its module before the backward pass, a parameter must not.
-    own = {label: x if _is_plain_parameter(x) else x.clone() for label, x in tensors.values()}
-    return Weights(copies, tuple(tensors)), own
+    values = {label: x if _is_plain_parameter(x) else x.clone() for label, x in tensors.values()}
+    return Weights(copies, tuple(tensors)), values
 
 
 def _is_plain_parameter(x: Tensor) -> bool:

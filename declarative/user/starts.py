@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .inputs import Inputs, check_tensor, refuse_without_values
-from .solution import Solution
-from .torchside import flatten_tree
-from .unknowns import Nesting, Unknowns, is_nested, is_shape, is_whole
+from ..arguments import is_integer
+from ..inputs import Inputs, check_tensor, first_problem, refuse_without_values
+from ..torchside import flatten_tree, plain
+from .functions import functions_of, nesting_of
+from .messages import batched_start_message
+from .unknowns import Nesting, Unknowns, is_nested, is_shape
 
 Nested = dict[str, Any] | tuple[Any, ...]
 OneStart = int | Sequence[int] | Tensor | Callable[..., Any] | Unknowns | dict[str, Any]
@@ -49,7 +52,7 @@ def _check_part(name: str, start: object) -> Tensor | torch.Size | None:
         refuse_without_values((start,))
         shape = start.shape
     elif is_shape(start):
-        entries: Any = (start,) if is_whole(start) else start
+        entries: Any = (start,) if is_integer(start) else start
         if not all(0 <= n < 2**31 for n in entries):
             return None
         shape = torch.Size(entries)
@@ -84,36 +87,6 @@ def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | tor
         return torch.Size([nesting.size])
     rows = [part if isinstance(part, Tensor) else _irregular_point(part) for part in parts]
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
-
-
-def warm_start(start: object, inputs: Inputs, nesting: Nesting | None) -> tuple[Tensor, ...]:
-    """A start that was passed with the call: a point for each problem and, of a solution, its multipliers."""
-    if isinstance(start, Solution):
-        return _warm_point(start.y, inputs, nesting), *_warm_multipliers(start, inputs)
-    return (_warm_point(start, inputs, nesting),)
-
-
-def _warm_multipliers(start: Solution, inputs: Inputs) -> tuple[Tensor, ...]:  # (size, k), or nothing
-    if start.rows is None:
-        return ()
-    rows = start.rows.detach() if inputs.batched else start.rows.detach().unsqueeze(0)
-    usable = rows.dim() == 2 and len(rows) == inputs.size
-    return (rows.to(device=inputs.xs[0].device, dtype=inputs.work).nan_to_num(0.0),) if usable else ()
-
-
-def _warm_point(start: object, inputs: Inputs, nesting: Nesting | None) -> Tensor:  # (size, *shape)
-    start = start if nesting is None else nesting.join(start, "start")
-    if not isinstance(start, Tensor):
-        raise TypeError(f"start must be a tensor like the node's output, but is {type(start).__name__}.")
-    check_tensor("start", start)
-    refuse_without_values((start,))
-    start = start.detach() if inputs.batched else start.detach().unsqueeze(0)
-    if start.dim() == 0 or start.shape[0] != inputs.size:
-        raise ValueError(
-            f"start must have one point for each of the {inputs.size} problems, like the node's output, but has shape "
-            f"{tuple(start.shape)}."
-        )
-    return start.to(device=inputs.xs[0].device, dtype=inputs.work)
 
 
 def initial_points(
@@ -167,13 +140,83 @@ def _called_start(
     size: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    plain = [x.detach() for x in xs]
+    xs = tuple(x.detach() for x in xs)
     if not size:  # no problem to ask: the shape is that of a blank one
-        blank = [x if dim is None else x.new_zeros(x.shape[1:]) for x, dim in zip(plain, in_dims, strict=True)]
-        return start(*blank).to(dtype).unsqueeze(0)[:0]
+        return start(*first_problem(xs, in_dims)).to(dtype).unsqueeze(0)[:0]
     if all(dim is None for dim in in_dims):
-        return start(*plain).detach().to(dtype).unsqueeze(0).clone()
-    value: object = torch.vmap(start, in_dims=in_dims)(*plain)
+        return start(*xs).detach().to(dtype).unsqueeze(0).clone()
+    value: object = torch.vmap(start, in_dims=in_dims)(*xs)
     if not isinstance(value, Tensor):
         raise TypeError(f"start must return a tensor, but returned {type(value).__name__}.")
     return value.detach().to(dtype)
+
+
+def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
+    """How the unknowns are nested, and the start with one flat unknown. A function of the inputs is asked once.
+
+    Raises:
+        ValueError: several starts are for different unknowns.
+    """
+    starts = start if isinstance(start, list) else [start]
+    nestings = [_nesting_of_start(one, inputs) for one in starts]
+    first = nestings[0]
+    if any(nesting != first and not (nesting and nesting.fits(first)) for nesting in nestings):
+        shown = " and ".join(str(nesting or "one unknown") for nesting in nestings)
+        raise ValueError(f"the starts to try must be for the same unknowns, but are for {shown}.")
+    if first is None:
+        return None, start
+    rows = [_in_order_of(first, one) if isinstance(one, Unknowns) else one for one in starts]
+    return first, rows if isinstance(start, list) else rows[0]  # type: ignore[return-value]
+
+
+def _in_order_of(nesting: Nesting, start: Unknowns) -> Tensor | torch.Size:
+    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
+
+
+def _nesting_of_start(start: OneStart | None, inputs: Inputs) -> Nesting | None:
+    if isinstance(start, Unknowns):
+        return start.nesting
+    if not callable(start):
+        return None
+    with torch.no_grad():
+        value = start(*_plain_first_problem(inputs))
+    return Nesting.of(value, "start") if is_nested(value) else None
+
+
+def _plain_first_problem(inputs: Inputs) -> list[Tensor]:
+    return first_problem([plain(x) for x in inputs.xs], inputs.in_dims)
+
+
+def refuse_batched_start(problem: Any, start: Tensor, inputs: Inputs) -> None:
+    """A node's own start has u's shape, without a batch dimension; with one, u would broadcast with it and no one know.
+
+    Refused is a tensor with one row for each problem, each of the shape that an input of one problem has, if the
+    functions take such a row for u. (Scalar inputs go with any shape, and prove nothing.)
+
+    Raises:
+        ValueError: there is such a tensor.
+    """
+    nesting = nesting_of(problem.objective)
+    parts = {"": start.shape} if nesting is None else dict(zip(nesting.names, nesting.shapes, strict=True))
+    if not all(len(shape) and shape[0] == inputs.size for shape in parts.values()):
+        return
+    for name, shape in parts.items():
+        pairs = zip(inputs.xs, inputs.in_dims, strict=True)
+        alike = [i for i, (x, dim) in enumerate(pairs) if dim == 0 and x.shape[1:] == shape[1:]]
+        if len(shape) > 1 and alike and _accept_rows(problem, start, inputs):
+            raise ValueError(batched_start_message(name, tuple(shape), alike[0]))
+
+
+def _accept_rows(problem: Any, start: Tensor, inputs: Inputs) -> bool:
+    """Whether the functions work for one problem with a row of the start, or a row of each of its parts, as u."""
+    one, nesting = _plain_first_problem(inputs), nesting_of(problem.objective)
+    row = start[0] if nesting is None else torch.cat([x[0].flatten() for x in nesting.parts(start)])
+    u = row.detach().to(device=one[0].device, dtype=inputs.work)
+    of_rows = None if nesting is None else nesting.of_rows()
+    functions = {name: dataclasses.replace(f, nesting=of_rows) for name, f in functions_of(problem).items()}
+    try:
+        with torch.no_grad():
+            values = {name: function(*one, u) for name, function in functions.items()}
+    except Exception:  # the functions may raise anything
+        return False
+    return all(value.dim() <= (name != "objective") for name, value in values.items())

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torchside import build_tree, flatten_tree, map_tensors, match_tree
+from ..arguments import is_integer
+from ..torchside import build_tree, flatten_tree, map_tensors, match_tree
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,8 @@ class Unknowns:
 def is_shape(value: object) -> bool:
     """Whether it is a whole number, or several in a row."""
     if isinstance(value, Sequence) and not isinstance(value, str) and not hasattr(value, "_fields"):
-        return all(is_whole(n) for n in value)
-    return is_whole(value)
-
-
-def is_whole(n: object) -> bool:
-    """Whether it is a whole number; True and False are none."""
-    return isinstance(n, int) and not isinstance(n, bool)
+        return all(is_integer(n) for n in value)
+    return is_integer(value)
 
 
 def is_nested(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torchside import fixed, match_tree
+from ..torchside import fixed, match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
@@ -28,14 +28,14 @@ class Side:
         value: a number, a tensor, or a function of the inputs of one problem.
         places: which entries of u are bounded, if it is not all of them.
         nesting: how several unknowns are nested.
-        own: how many inputs a function takes; those of modules come after these.
+        passed: how many inputs a function takes, those that the user passes; tensors of modules come after these.
     """
 
     sign: int
     value: Any
     places: Tensor | None = None
     nesting: Nesting | None = None
-    own: int | None = None
+    passed: int | None = None
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Side:
 
     def entries(self, xs: Sequence[Tensor], shape: torch.Size, like: Tensor) -> Tensor:  # (m,)
         """The bound of every entry of u, for one problem."""
-        value = self.value(*xs[: self.own]) if callable(self.value) else self.value
+        value = self.value(*xs[: self.passed]) if callable(self.value) else self.value
         if self.nesting is not None:
             return self._joined(value, like)
         if not isinstance(value, Tensor):
@@ -99,6 +99,16 @@ class Side:
             return None
         return Side(self.sign, value, None if len(places) == len(value) else places)
 
+    def limit(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
+        """The bound of every entry of u, for a batch."""
+        shape = u.shape[1:]
+        if not callable(self.value):
+            return self.entries((), torch.Size([shape.numel()]), u).view(shape).expand_as(u)
+        if all(dim is None for dim in in_dims):
+            return self.entries(xs, shape, u).view(shape).expand_as(u)
+        values: Tensor = torch.vmap(lambda *xs: self.entries(xs, shape, u), in_dims=tuple(in_dims))(*xs)
+        return values.view(u.shape)
+
     def count(self, m: int) -> int:
         """How many entries of u are bounded."""
         return m if self.places is None else len(self.places)
@@ -138,9 +148,11 @@ class Bounds:
             _check(side)
         return cls(tuple(sides)) if sides else None
 
-    def bound(self, nesting: Nesting | None, own: int) -> Bounds:
+    def bound(self, nesting: Nesting | None, passed: int) -> Bounds:
         """For several unknowns, and for calls with the tensors of modules."""
-        return Bounds(tuple(dataclasses.replace(side, nesting=nesting, own=own) for side in self.sides), self.known)
+        return Bounds(
+            tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides), self.known
+        )
 
     def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         """The same for u of this shape."""
@@ -174,34 +186,26 @@ class Bounds:
 
     def clamp(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
         """Solutions without the rounding errors by which they miss a bound."""
-        for side in self.sides:
-            limit = self._limit(side, xs, in_dims, u)
-            u = torch.maximum(u, limit) if side.sign < 0 else torch.minimum(u, limit)
-        return u
+        lower, upper = self._limits(xs, in_dims, u)
+        return torch.minimum(torch.maximum(u, lower), upper)
 
     def inside(
         self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor, push: float = PUSH
     ) -> Tensor:  # (size, *shape)
         """Starts moved strictly inside the bounds."""
-        limits = {-1: torch.full_like(u, -torch.inf), 1: torch.full_like(u, torch.inf)}
-        for side in self.sides:
-            limits[side.sign] = self._limit(side, xs, in_dims, u)
-        lower, upper = limits[-1], limits[1]
+        lower, upper = self._limits(xs, in_dims, u)
         room = push * (upper - lower).clamp(min=0.0)
         above = lower + torch.minimum(push * lower.abs().clamp(min=1.0), room)
         below = upper - torch.minimum(push * upper.abs().clamp(min=1.0), room)
         u = torch.where(lower.isfinite(), torch.maximum(u, above), u)
         return torch.where(upper.isfinite(), torch.minimum(u, below), u)
 
-    @staticmethod
-    def _limit(side: Side, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:
-        shape = u.shape[1:]
-        if not callable(side.value):
-            return side.entries((), torch.Size([shape.numel()]), u).view(shape).expand_as(u)
-        if all(dim is None for dim in in_dims):
-            return side.entries(xs, shape, u).view(shape).expand_as(u)
-        values: Tensor = torch.vmap(lambda *xs: side.entries(xs, shape, u), in_dims=tuple(in_dims))(*xs)
-        return values.view(u.shape)
+    def _limits(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> tuple[Tensor, Tensor]:
+        """The lower and the upper bound of every entry of u, infinite where there is none."""
+        limits = {sign: u.new_full((), sign * torch.inf).expand_as(u) for sign in (-1, 1)}
+        for side in self.sides:
+            limits[side.sign] = side.limit(xs, in_dims, u)
+        return limits[-1], limits[1]
 
 
 def _check(side: Side) -> None:
