@@ -8,7 +8,8 @@ be differentiated further, nor traced, for which the methods of :class:`~declara
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,18 @@ from .linearity import is_affine, watched
 from .torchside import without_vmap_warnings
 
 AT_ONCE = 100_000  # numbers: with more of them, two reverse passes are less effort than one for all rows of A and H
+UNUSED_IS_ZERO: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # the derivative by what is not used
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A batch of problems at a point: values, first and second derivatives."""
+
+    objective: Tensor  # (size,)
+    gradient: Tensor  # of the Lagrangian, (size, m)
+    values: Tensor  # c, (size, k)
+    jacobian: Tensor  # A, (size, k, m)
+    curvature: Tensor  # H, (size, m, m)
 
 
 class Constants(NamedTuple):
@@ -47,39 +60,31 @@ class Problems(Protocol):
     @property
     def xs(self) -> tuple[Tensor, ...]:
         """The inputs."""
-        ...
 
     @property
     def in_dims(self) -> tuple[int | None, ...]:
         """Which of them (None) all problems share."""
-        ...
 
     @property
     def k(self) -> int:
         """The number of constraints."""
-        ...
 
     @property
     def layout(self) -> Layout:
         """How H and A are stored."""
-        ...
 
     @property
     def constants(self) -> Constants | None:
         """Derivatives that need not be evaluated."""
-        ...
 
     def mapped_values(self, u: Tensor) -> Pair:
         """f (size,) and c (size, k) at u (size, m)."""
-        ...
 
     def mapped_objective(self, u: Tensor) -> Tensor:
         """f alone."""
-        ...
 
     def mapped_constraints(self, u: Tensor) -> Tensor:
         """c alone."""
-        ...
 
 
 def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
@@ -87,21 +92,21 @@ def slopes(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tens
     return _derivatives(batch, u, multipliers, second=False)
 
 
-def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, ...]:
+def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> Expansion:
     """f, D_U L, c, A and D^2_UU L."""
-    return _derivatives(batch, u, multipliers, second=True)
+    return Expansion(*_derivatives(batch, u, multipliers, second=True))
 
 
 def find_constants(batch: Problems, u: Tensor) -> Constants | None:
     """What is proved at u to hold at every other point, if anything is."""
     with torch.enable_grad(), without_vmap_warnings():
         u = u.detach().requires_grad_()
-        values, followed = watched(batch.mapped_constraints, u)
-        if not (followed and is_affine(values, u)):
+        values, tracked = watched(batch.mapped_constraints, u)
+        if not (tracked and is_affine(values, u)):
             return None
-        objective, followed = watched(batch.mapped_objective, u)
-        slope = _slope(objective, u, create_graph=followed)
-        if not (followed and is_affine(slope, u)):
+        objective, tracked = watched(batch.mapped_objective, u)
+        slope = _slope(objective, u, create_graph=tracked)
+        if not (tracked and is_affine(slope, u)):
             found = [_jacobian(batch.layout, values, u)]
         else:
             found = _rows(batch, values, slope, u)
@@ -179,9 +184,7 @@ def _gradient(y: Tensor, u: Tensor, w: Tensor | None = None, create_graph: bool 
     """The derivative of w' y; zero where y does not depend on u."""
     if not y.requires_grad:
         return torch.zeros_like(u)
-    (found,) = torch.autograd.grad(
-        y, u, w, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
-    )
+    (found,) = torch.autograd.grad(y, u, w, retain_graph=True, create_graph=create_graph, **UNUSED_IS_ZERO)
     return found
 
 

@@ -1,7 +1,7 @@
 """Whether a value is affine in u, so that its derivative is the same at every point: a proof from the operations.
 
 A value is affine if every operation on the way from u to it is linear in what depends on u, and nothing else of it
-depends on u. The way is the graph that autograd keeps. What autograd does not follow - a comparison, an index, a copy
+depends on u. The way is the graph that autograd keeps. What autograd does not track - a comparison, an index, a copy
 that is detached - comes from operations that are not on a short list; where there is one, nothing is concluded.
 """
 
@@ -19,7 +19,7 @@ from .torchside import PLAIN, requires_gradient, saved_exponent
 
 # Functions of torch by which a value may be computed such that its graph says what it depends on (whether they are
 # linear is the graph's business), and those that ask for nothing but shapes and types.
-FOLLOWED = {
+TRACKED_NAMES = {
     "add", "sub", "rsub", "mul", "div", "true_divide", "divide", "multiply", "subtract", "neg", "negative",
     "positive", "square", "pow", "matmul", "mm", "mv", "bmm", "dot", "inner", "vdot", "outer", "einsum", "linear",
     "sum", "mean", "trace", "cumsum", "diff", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "reshape",
@@ -28,14 +28,15 @@ FOLLOWED = {
     "split", "chunk", "narrow", "select", "flip", "roll", "clone", "contiguous", "to", "double", "float", "type_as",
     "__rsub__", "__radd__", "__rmul__", "__getitem__",
 }  # fmt: skip
-ASKED = {
+QUERY_NAMES = {
     "dim", "ndimension", "size", "numel", "__len__", "is_floating_point", "new_zeros", "new_ones", "new_full",
     "zeros_like", "ones_like",
 }  # fmt: skip
-READ = ("shape", "dtype", "device", "ndim", "T", "mT", "requires_grad")
+ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT", "requires_grad")
 OWNERS = (torch, Tensor, Tensor.__base__, torch.nn.functional)  # others have functions of these names, too
-FOLLOWING, ASKING = (
-    {getattr(owner, name) for owner in OWNERS for name in names if hasattr(owner, name)} for names in (FOLLOWED, ASKED)
+TRACKED, QUERIES = (
+    {getattr(owner, name) for owner in OWNERS for name in names if hasattr(owner, name)}
+    for names in (TRACKED_NAMES, QUERY_NAMES)
 )
 
 # Nodes of the graph that are linear in all that they get (a number at the end of their names is that of the overload);
@@ -54,10 +55,10 @@ FACTORS = {
 
 
 def watched(function: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
-    """What a function returns, and whether autograd follows all that it does with what requires a gradient."""
+    """What a function returns, and whether autograd tracks all that it does with what requires a gradient."""
     with _Watch() as watch:
         result = function(*arguments)
-    return result, watch.followed
+    return result, watch.tracked
 
 
 class _Watch(TorchFunctionMode):
@@ -65,13 +66,13 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.followed = True
+        self.tracked = True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.followed and any(requires_gradient(x) for x in _tensors((*args, *kwargs.values()))):
-            self.followed = all(kind in PLAIN for kind in types) and _is_followed(func, args, result)
+        if self.tracked and any(requires_gradient(x) for x in _tensors((*args, *kwargs.values()))):
+            self.tracked = all(kind in PLAIN for kind in types) and _is_tracked(func, args, result)
         return result
 
 
@@ -83,15 +84,15 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _is_followed(func: Any, args: Any, result: Any) -> bool:
+def _is_tracked(func: Any, args: Any, result: Any) -> bool:
     if getattr(func, "__name__", "") == "__get__":
         name = getattr(func.__self__, "__name__", "")
-        return name in READ and getattr(Tensor, name) is func.__self__
+        return name in ATTRIBUTES and getattr(Tensor, name) is func.__self__
     if func is Tensor.__getitem__:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
             return False
-    return func in ASKING or (func in FOLLOWING and all(requires_gradient(x) for x in _tensors((result,))))
+    return func in QUERIES or (func in TRACKED and all(requires_gradient(x) for x in _tensors((result,))))
 
 
 def is_affine(y: Tensor, u: Tensor) -> bool:

@@ -16,13 +16,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import expansion
-from .expansion import Constants
+from .evaluation import Evaluator, Request, Tape
+from .expansion import UNUSED_IS_ZERO, Constants, Expansion
 from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
 from .user.bounds import Bounds
@@ -30,6 +31,8 @@ from .user.functions import UserFunction
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
+Found = TypeVar("Found")
+SAME = 1e-6  # relative: derivatives that differ by more are not the same
 
 
 @dataclass(frozen=True)
@@ -48,55 +51,6 @@ class Problem:
     inequality: Function | None = None
     bounds: Bounds | None = None
     pullback: Callable[..., tuple[Tensor, ...]] | None = None
-
-
-class Tape(Protocol):
-    """A function of one problem as a program of scalar instructions (``recording/tape``)."""
-
-    program: Any
-
-    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any]:
-        """What each of so many problems reads, and what all read."""
-
-    def begin_of(self, argument: int) -> int:
-        """Where a tensor begins in what each problem reads; -1 if it is not read."""
-
-
-SAME = 1e-6  # relative: derivatives that differ by more are not the same
-ANYWAY: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # zero for what nothing depends on
-
-
-class Request(NamedTuple):
-    """A function of tensors that is to be evaluated.
-
-    Attributes:
-        key: tells it from other functions.
-        function: of the tensors.
-        tensors: its arguments; None stays None.
-        functions: those of the user that it is made of, and an example of their arguments for one problem.
-        compared: how many outputs, the first ones, a recording has to reproduce to nearly all digits; None for all.
-            Those after them follow from systems of equations, which rounding errors may make anything of.
-        own: which tensors have a row for each problem, if every problem is by itself; else None.
-    """
-
-    key: Hashable
-    function: Callable[..., Any]
-    tensors: tuple[Tensor | None, ...]
-    functions: Callable[[], tuple[Callable[..., Any], Sequence[Tensor]]]
-    compared: int | None = None
-    own: tuple[bool | None, ...] | None = None
-
-
-class Evaluator(Protocol):
-    """How functions of tensors are evaluated where they are not simply called."""
-
-    compiling: bool  # whether each new shape takes long
-
-    def run(self, request: Request) -> Any:
-        """The function of the tensors."""
-
-    def tape(self, request: Request) -> Tape | None:
-        """The function as a tape, if it can and should be evaluated by one."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +149,10 @@ class Batch:
 
     def has_constants_at(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """Whether the derivatives that are taken for constant are what they are taken for."""
-        if self.constants is None:
-            return torch.ones(self.size, dtype=torch.bool, device=u.device)
-        fresh = self.without_constants().expand(u)
         same = torch.ones(self.size, dtype=torch.bool, device=u.device)
+        if self.constants is None:
+            return same
+        fresh = self.without_constants().expand(u)
         pairs = (self.constants.jacobian, fresh.jacobian), (self.constants.hessian, fresh.curvature)
         for known, found in pairs:
             if known is not None:
@@ -229,14 +183,11 @@ class Batch:
 
     def _constraints(self, u: Tensor, *xs: Tensor) -> Tensor:
         functions = (self.problem.equality, self.problem.inequality)
-        rows = [as_stated(f, *xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
+        rows: list[Tensor] = [as_stated(f, *xs, u.view(self.shape)).reshape(-1) for f in functions if f is not None]
         if self.problem.bounds is not None:
             rows.append(self.problem.bounds.rows(xs, u, self.shape))
-        if len(rows) == 1:
-            (only,) = rows
-            values: Tensor = only.to(u.dtype)
-            return values
-        return torch.cat([row.to(u.dtype) for row in rows]) if rows else u.new_zeros(0)
+        rows = [row.to(u.dtype) for row in rows] or [u.new_zeros(0)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _values(self, u: Tensor, *xs: Tensor) -> Pair:
         return self._objective(u, *xs), self._constraints(u, *xs)
@@ -246,13 +197,10 @@ class Batch:
         weighted = objective if lam is None or not self.k else objective - (lam * values).sum()
         return weighted, (objective, values)
 
-    def _gradient(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
+    def slope_of_one(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
+        """D_U L of one problem, without a batch dimension."""
         slope: Tensor = torch.func.grad(lambda u: self._lagrangian(u, lam, *xs)[0])(u)
         return slope
-
-    def slope_of_one(self, u: Tensor, multipliers: Tensor, *xs: Tensor) -> Tensor:
-        """D_U L of one problem, without a batch dimension."""
-        return self._gradient(u, multipliers, *xs)
 
     def _first_order(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Pair, Tensor]:
         """(D_U L, c) and f."""
@@ -265,7 +213,7 @@ class Batch:
         return self.layout.jacobian_values(pull, lambda: _pull(pull, u.new_zeros(self.k)), u, self.k)
 
     def _hessian(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> Tensor:
-        return self.layout.hessian_values(_pull(lambda u: self._gradient(u, lam, *xs), u), u)
+        return self.layout.hessian_values(_pull(lambda u: self.slope_of_one(u, lam, *xs), u), u)
 
     def _slopes(self, u: Tensor, lam: Tensor | None, *xs: Tensor) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
@@ -284,27 +232,30 @@ class Batch:
 
     def _curvatures(self, u: Tensor, lam: Tensor | None, directions: Tensor, *xs: Tensor) -> Tensor:
         """D^2_UU L times several directions, one per row."""
-        pull = torch.func.vjp(lambda u: self._gradient(u, lam, *xs), u)[1]
-        products: Tensor = torch.vmap(lambda row: pull(row)[0])(directions)
+        products: Tensor = torch.vmap(_pull(lambda u: self.slope_of_one(u, lam, *xs), u))(directions)
         return products
 
     # The same for the batch.
 
-    def _mapped(self, function: Callable[..., Any], *rows: Tensor | None) -> Any:
+    def _mapped(self, function: Callable[..., Found], *rows: Tensor | None) -> Found:
         """Map a function of one problem over the batch: by vmap, or from a recording of what vmap would do."""
         if not self.size:
             raise ValueError("a batch of no problems cannot be evaluated")
-        return self.evaluate(function.__name__, self._map(function), *rows, by_problem=True)
+        found: Found = self.evaluate(function.__name__, self._map(function), *rows, by_problem=True)
+        return found
 
     def _map(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of one problem as one of a batch and its rows."""
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
-            in_dims = (*(None if row is None else 0 for row in rows), *self.in_dims)
             with without_vmap_warnings():
-                return in_grad_mode(torch.vmap(function, in_dims=in_dims), *rows, *batch.xs)
+                return in_grad_mode(torch.vmap(function, in_dims=self._dims(*rows)), *rows, *batch.xs)
 
         return evaluated
+
+    def _dims(self, *rows: Tensor | None) -> tuple[int | None, ...]:
+        """Over which dimension functions of these rows and the inputs are mapped."""
+        return (*(None if row is None else 0 for row in rows), *self.in_dims)
 
     def expansion_tape(self, u: Tensor, multipliers: Tensor) -> Tape | None:
         """The program that evaluates f, D_U L, c, A and D^2_UU L of one problem, if there is one for such a batch.
@@ -313,8 +264,7 @@ class Batch:
         """
         if self.evaluator is None:
             return None
-        request = self._request("_expansion", self._map(self._expansion), (u, multipliers), True)
-        return self.evaluator.tape(request)
+        return self.evaluator.tape(self._request("_expansion", self._map(self._expansion), (u, multipliers), True))
 
     def evaluate(
         self,
@@ -361,8 +311,8 @@ class Batch:
             return written._values, [x.detach() for x in (rows[0][0], *one)]
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
-        own = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
-        return Request(key, of_tensors, (*rows, *self.xs), functions, compared, own if by_problem else None)
+        batched = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
+        return Request(key, of_tensors, (*rows, *self.xs), functions, compared, batched if by_problem else None)
 
     def is_defined(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """Whether the functions and their first derivatives are finite.
@@ -377,7 +327,7 @@ class Batch:
                     u = u.detach().requires_grad_()
                     objective, values = batch.mapped_values(u)
                     total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
-                    (slope,) = torch.autograd.grad(total, u, allow_unused=True, materialize_grads=True)
+                    (slope,) = torch.autograd.grad(total, u, **UNUSED_IS_ZERO)
             else:
                 (objective, values), slope = batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k))
             bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
@@ -388,13 +338,11 @@ class Batch:
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
-        value: Tensor = self._mapped(self._objective, u)
-        return value
+        return self._mapped(self._objective, u)
 
     def constraints(self, u: Tensor) -> Tensor:  # (size, m) -> (size, k)
         """c = [h; g] for every problem."""
-        values: Tensor = self._mapped(self._constraints, u) if self.k else u.new_zeros(*u.shape[:-1], 0)
-        return values
+        return self._mapped(self._constraints, u) if self.k else u.new_zeros(*u.shape[:-1], 0)
 
     def mapped_values(self, u: Tensor) -> Pair:
         """f and c, always by calling the functions."""
@@ -418,45 +366,38 @@ class Batch:
                 if self.constants is None:
                     return self.mapped_values(u)
                 return self.mapped_objective(u), self.constants.values_at(self.layout, u)
-        values: Pair = self._mapped(self._values, u)
-        return values
+        return self._mapped(self._values, u)
 
     def gradient(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m)
         """D_U L, or D_U f without multipliers."""
-        slope: Tensor = self._mapped(self._gradient, u, multipliers)
-        return slope
+        return self._mapped(self.slope_of_one, u, multipliers)
 
     def slopes(self, u: Tensor, multipliers: Tensor | None = None) -> tuple[Tensor, ...]:
         """f, D_U L, c and A."""
         if self.evaluator is None and is_plain((u, multipliers, *self.xs)):
             return expansion.slopes(self, u, multipliers)
-        slopes: tuple[Tensor, ...] = self._mapped(self._slopes, u, multipliers)
-        return slopes
+        return self._mapped(self._slopes, u, multipliers)
 
     def jacobian(self, u: Tensor) -> Tensor:  # (size, k, m), or as the layout says
         """A = D_U c, one row per constraint."""
-        rows: Tensor = self._mapped(self._jacobian, u)
-        return rows
+        return self._mapped(self._jacobian, u)
 
     def hessian(self, u: Tensor, multipliers: Tensor | None = None) -> Tensor:  # (size, m, m), or as the layout says
         """H = D^2_UU L, or H_hat = D^2_UU f without multipliers."""
-        matrix: Tensor = self._mapped(self._hessian, u, multipliers)
-        return matrix
+        return self._mapped(self._hessian, u, multipliers)
 
     def product(self, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
         """H z + A' s."""
-        total: Tensor = self._mapped(self._product, u, multipliers, z, s)
-        return total
+        return self._mapped(self._product, u, multipliers, z, s)
 
     def curvatures(self, u: Tensor, multipliers: Tensor | None, directions: Tensor) -> Tensor:  # (size, count, m)
         """H times several directions (size, count, m), one per row."""
-        products: Tensor = self._mapped(self._curvatures, u, multipliers, directions)
-        return products
+        return self._mapped(self._curvatures, u, multipliers, directions)
 
     def expand(self, u: Tensor, multipliers: Tensor | None = None) -> Expansion:
         """Values, first and second derivatives."""
         if self.evaluator is None and is_plain((u, multipliers, *self.xs)):
-            return Expansion(*expansion.expand(self, u, multipliers))
+            return expansion.expand(self, u, multipliers)
         return Expansion(*self._mapped(self._expansion, u, multipliers))
 
     def pullback(
@@ -481,16 +422,19 @@ class Batch:
             return self._pulled_plainly(u, multipliers, z, s, chosen)
 
         def pulled(batch: Batch, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None) -> tuple[Tensor, ...]:
-            inputs = tuple(batch.xs[i] for i in chosen)
-            gradient = torch.func.grad(batch._pairing(u, lam, z, s, chosen), tuple(range(len(inputs))))
-            grads: tuple[Tensor, ...] = in_grad_mode(gradient, *inputs)
-            return grads
+            def total(*inputs: Tensor) -> Tensor:  # over the batch: problems are independent
+                changed = dict(zip(chosen, inputs, strict=True))
+                xs = [changed.get(i, x) for i, x in enumerate(batch.xs)]
+                paired: Tensor = torch.vmap(batch._paired, batch._dims(u, lam, z, s))(u, lam, z, s, *xs)
+                return paired.sum()
+
+            gradient: Callable[..., tuple[Tensor, ...]] = torch.func.grad(total, tuple(range(len(chosen))))
+            return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
-        result: tuple[Tensor, ...] = self.evaluate(
-            ("pullback", *chosen), pulled, u, multipliers, z, s, by_problem=apart
-        )
-        return result
+        rows = u, multipliers, z, s
+        found: tuple[Tensor, ...] = self.evaluate(("pullback", *chosen), pulled, *rows, by_problem=apart)
+        return found
 
     def _pulled_plainly(
         self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, chosen: Sequence[int]
@@ -504,32 +448,19 @@ class Batch:
         with torch.enable_grad(), without_vmap_warnings():
             u = u.detach().requires_grad_()
             xs = [x.detach().requires_grad_() if i in chosen else x for i, x in enumerate(self.xs)]
-            weighted, values = map_rows(stated, (0, None if lam is None else 0, *self.in_dims), u, lam, *xs)
-            (slope,) = torch.autograd.grad(weighted.sum(), u, create_graph=True, **ANYWAY)
+            weighted, values = map_rows(stated, self._dims(u, lam), u, lam, *xs)
+            (slope,) = torch.autograd.grad(weighted.sum(), u, create_graph=True, **UNUSED_IS_ZERO)
             paired = (z * slope).sum() if s is None else (z * slope).sum() + (s * values).sum()
             inputs = [xs[i] for i in chosen]
             if not paired.requires_grad:
                 return tuple(torch.zeros_like(x) for x in inputs)
-            return torch.autograd.grad(paired, inputs, -torch.ones_like(paired), **ANYWAY)
+            return torch.autograd.grad(paired, inputs, -torch.ones_like(paired), **UNUSED_IS_ZERO)
 
     def _paired(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, *xs: Tensor) -> Tensor:
         """-(z' D_U L(x, u, lam) + s' c(x, u)) for one problem."""
         (slope, values), _ = self._first_order(u, lam, *xs)
         value = -(z * slope).sum()
         return value if s is None or not self.k else value - (s * values).sum()
-
-    def _pairing(self, u: Tensor, lam: Tensor | None, z: Tensor, s: Tensor | None, chosen: Sequence[int]) -> Function:
-        """x -> -(z' D_U L(x, u, lam) + s' c(x, u)), summed over the batch: problems are independent."""
-
-        def scalar(*inputs: Tensor) -> Tensor:
-            replaced = list(self.xs)
-            for i, x in zip(chosen, inputs, strict=True):
-                replaced[i] = x
-            in_dims = (*(None if row is None else 0 for row in (u, lam, z, s)), *self.in_dims)
-            value: Tensor = torch.vmap(self._paired, in_dims=in_dims)(u, lam, z, s, *replaced).sum()
-            return value
-
-        return scalar
 
     def pullback_each(
         self,
@@ -543,12 +474,8 @@ class Batch:
 
         A function may branch on an input that is shared: it stays one here, and only its gradient has many rows.
         """
-        places = tuple(4 + i for i in wanted)
-        gradient = torch.func.grad(self._paired, argnums=places)
-        in_dims = (*(None if row is None else 0 for row in (u, multipliers, z, s)), *self.in_dims)
-        with without_vmap_warnings():
-            mapped = torch.vmap(gradient, in_dims=in_dims)
-            grads: tuple[Tensor, ...] = in_grad_mode(mapped, u, multipliers, z, s, *self.xs)
+        gradient = torch.func.grad(self._paired, argnums=tuple(4 + i for i in wanted))
+        grads: tuple[Tensor, ...] = self._map(gradient)(self, u, multipliers, z, s)
         return grads
 
     def pushforward(
@@ -566,8 +493,7 @@ class Batch:
             r, t = transposed(tangents)
             return r, t
 
-        found: Pair = in_grad_mode(pushed, *tangents)
-        return found
+        return in_grad_mode(pushed, *tangents)
 
 
 def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
@@ -579,14 +505,3 @@ def _pull(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor]
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) as (batch, m); a scalar u has m = 1."""
     return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """A batch of problems at a point: values, first and second derivatives."""
-
-    objective: Tensor  # (size,)
-    gradient: Tensor  # of the Lagrangian, (size, m)
-    values: Tensor  # c, (size, k)
-    jacobian: Tensor  # A, (size, k, m)
-    curvature: Tensor  # H, (size, m, m)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .expansion import Expansion
 from .inputs import first_problem
 from .linear import (
     DENSE,
@@ -26,7 +27,7 @@ from .linear import (
 )
 from .linear.directions import unforeseeable
 from .linear.sparse import NoPattern, SparseLayout, SparseSystem, pattern_of_slope
-from .problem import Batch, Expansion
+from .problem import Batch
 from .torchside import value_is_hidden
 
 General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the systems of no problem in particular

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,12 +29,13 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 
 Grads = tuple[Tensor | None, ...]
+Found = TypeVar("Found")
 
 PLAIN = (Tensor, torch.nn.Parameter)
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
 
-def in_grad_mode(function: Callable[..., Any], *arguments: Any) -> Any:
+def in_grad_mode(function: Callable[..., Found], *arguments: Any) -> Found:
     """What a function that differentiates returns, computed where gradients are enabled, and detached if they are not.
 
     With gradients disabled, ``torch.func.vjp`` runs backward formulas that reuse an LU factor (those of ``solve``,
@@ -48,7 +49,8 @@ def in_grad_mode(function: Callable[..., Any], *arguments: Any) -> Any:
             return function(*arguments)
     with torch.enable_grad():
         result = function(*pytree.tree_map_only(Tensor, Tensor.detach, arguments))
-    return pytree.tree_map_only(Tensor, Tensor.detach, result)
+    detached: Found = pytree.tree_map_only(Tensor, Tensor.detach, result)
+    return detached
 
 
 @contextmanager
@@ -102,16 +104,12 @@ def in_nested_forward_mode() -> bool:
 
 def is_mapped(x: Tensor) -> bool:
     """Whether ``torch.vmap`` maps over a tensor."""
-    mapped: bool = is_batchedtensor(x)
-    return mapped
+    return bool(is_batchedtensor(x))
 
 
 def value_is_hidden(x: Tensor) -> bool:
     """Whether no decision can depend on a tensor: inside ``torch.func``, or mapped over by ``is_grads_batched``."""
-    if maybe_current_level() is not None:
-        return True
-    mapped: bool = torch._C._dispatch_keys(x).has(MAPPED)
-    return mapped
+    return in_transform() or bool(torch._C._dispatch_keys(x).has(MAPPED))
 
 
 def plain(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ ROOMS = [
     "declarative.linear",
     "declarative.linearity",
     "declarative.expansion",
+    "declarative.evaluation",
     "declarative.problem",
     "declarative.structure",
     "declarative.conditions",

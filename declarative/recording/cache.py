@@ -9,22 +9,20 @@ a call never mix two versions of a function.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..evaluation import Request
 from ..linear.machine import INSTALLED
-from ..problem import Request
+from ..linear.vector import LANES
 from ..torchside import PLAIN, in_dispatch_mode, transformed
-from .passes import Graph, kind_of, record, reproduces
+from .graph import Graph, record, reproduces
 from .sizes import Sizes, bounded
 from .tape import NotLowered, Tape, lowered
-from .trace import RecordingError, Trace, trace
-
-NOT_YET = "not yet"
+from .trace import RecordingError, Trace, kind_of, trace
 
 DIFFERENT = (
     "the functions do not do the same operations every time (a counter, a number that has changed, another captured "
@@ -62,7 +60,7 @@ class Recordings:
         tensors = request.tensors
         if not _replayable(tensors):
             return request.function(*tensors)
-        tape = self._usable_tape(request)
+        tape = self._tape(request)
         if tape is not None:
             return tape(tensors, _count(request))
         key = (request.key, *(None if x is None else kind_of(x) for x in tensors))
@@ -75,35 +73,35 @@ class Recordings:
 
     def tape(self, request: Request) -> Tape | None:
         """The function as a tape, if that is how it would be replayed."""
-        return self._usable_tape(request) if _replayable(request.tensors) else None
+        return self._tape(request) if _replayable(request.tensors) else None
 
-    def _usable_tape(self, request: Request) -> Tape | None:
-        if request.own is None:
+    def _tape(self, request: Request) -> Tape | None:
+        """The function of one problem as a tape, if there can be one and so many problems are worth it."""
+        if request.batched is None:
             return None
-        tape = self._tape(request, request.own)
-        return tape if tape is not None and tape.is_worth_it(_count(request)) else None
-
-    def _tape(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
-        """The function of one problem, as a tape; None if there can be none."""
-        pairs = list(zip(request.tensors, own, strict=True))
+        pairs = zip(request.tensors, request.batched, strict=True)
         shapes = [None if x is None else (x.shape[1:] if has else x.shape, has, x.dtype, x.is_cpu) for x, has in pairs]
         key = (request.key, *shapes)
-        tape = self._tapes.get(key, NOT_YET)
-        if tape is NOT_YET or (isinstance(tape, Tape) and not tape.is_current()):
-            if not _is_for_tapes(request.tensors):
-                return None
-            tape = bounded(self._tapes)[key] = self._lowered(request, own)
-        assert not isinstance(tape, str)
-        return tape
+        tape = self._tapes.get(key)
+        if tape is None and (key in self._tapes or not _is_for_tapes(request.tensors)):
+            return None
+        if tape is None or not tape.is_current():
+            tape = bounded(self._tapes)[key] = self._lowered(request, request.batched)
+        return tape if tape is not None and tape.is_worth_it(_count(request)) else None
 
-    def _lowered(self, request: Request, own: Sequence[bool | None]) -> Tape | None:
+    def _lowered(self, request: Request, batched: Sequence[bool | None]) -> Tape | None:
         self._check(*request.functions())
-        one = [x[:1] if x is not None and has else x for x, has in zip(request.tensors, own, strict=True)]
+        one = [x[:1] if x is not None and has else x for x, has in zip(request.tensors, batched, strict=True)]
         try:
-            tape = lowered(trace(request.function, one), own)
+            tape = lowered(trace(request.function, one), batched)
         except NotLowered:
             return None
-        replay = functools.partial(tape.for_one, alone=_count(request) == 1)  # by the kernel that is needed anyway
+        lanes = 1 if _count(request) == 1 else LANES  # by the kernel that is needed anyway
+
+        def replay(tensors: Sequence[Tensor | None]) -> Any:
+            found = tape(tensors, 1, lanes)
+            return tuple(found) if isinstance(found, Sequence) else found
+
         return tape if reproduces(replay, request.function, one, request.compared) else None
 
     def _check(self, function: Callable[..., Any], example: Sequence[Tensor]) -> None:
@@ -142,8 +140,8 @@ def _replayable(tensors: Sequence[Tensor | None]) -> bool:
 
 def _count(request: Request) -> int:
     """The number of problems."""
-    assert request.own is not None
-    return next(x.shape[0] for x, has in zip(request.tensors, request.own, strict=True) if has and x is not None)
+    assert request.batched is not None
+    return next(x.shape[0] for x, has in zip(request.tensors, request.batched, strict=True) if has and x is not None)
 
 
 def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:

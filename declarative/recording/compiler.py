@@ -38,9 +38,9 @@ def compiled(module: fx.GraphModule, tensors: Sequence[Tensor]) -> Callable[...,
         return None
     opened, captured = _with_captured_as_inputs(module)
     begin = time.monotonic()
-    _tell(f"declarative: compiling {count} operations for inputs {[tuple(x.shape) for x in tensors[:3]]} ...")
+    _show_progress(f"declarative: compiling {count} operations for inputs {[tuple(x.shape) for x in tensors[:3]]} ...")
     function = _compile(opened, [*tensors, *captured])
-    _tell(f" {time.monotonic() - begin:.0f} s\n")
+    _show_progress(f" {time.monotonic() - begin:.0f} s\n")
     return lambda *inputs: function(*inputs, *captured)
 
 
@@ -88,7 +88,7 @@ def _with_captured_as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, li
     return fx.GraphModule(module, graph), captured
 
 
-def _tell(words: str) -> None:
+def _show_progress(words: str) -> None:
     """Progress, for somebody who waits."""
     sys.stderr.write(words)
     sys.stderr.flush()

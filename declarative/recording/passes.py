@@ -12,135 +12,40 @@ Outputs own their memory: none is an input, a captured tensor, a constant, or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
-from ..linear.directions import irregular
 from ..torchside import overwrites
-from .compiler import compiled
 from .replay import call_directly
-from .trace import CAPTURED, LITERALS, RESHAPED_IN_PLACE, RecordingError, Trace, trace
+from .trace import LITERALS, RESHAPED_IN_PLACE, SHAPE_ONLY, RecordingError, comparable
 
 aten = torch.ops.aten
 
-CLOSELY, ROUGHLY = 0.75, 0.4  # of the digits are the same: of what is computed, of what follows from a system
-MEMORY = 1 << 28  # bytes that the constants of a graph may take
+CONSTANT = "constant"  # attributes of a module with this beginning are what is computed once
+IN_PLACE: dict[Any, Any] = {
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.mul.Scalar: aten.mul_.Scalar,
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.neg.default: aten.neg_.default,
+}
+FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
 
 
-class Graph:
-    """A recorded function: simplified, compared with the function itself, and ready to be replayed."""
+def simplify(module: fx.GraphModule, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Rewrite the graph of a module in place; returns the constants that it holds from then on.
 
-    def __init__(self, traced: Trace) -> None:
-        self.module = traced.module
-        self._forward: Callable[..., Any] = traced.module.forward
-        self._structure = traced.structure
-        self._is_tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
-        used = {node.target for node in traced.graph.nodes if node.op == "get_attr"}
-        self._captured = [(x, kind_of(x)) for name, x in traced.captured.items() if name in used]
-
-    def compile(self, tensors: Sequence[Tensor]) -> Callable[..., Any]:
-        """Run as machine code from now on, if that can be had and is worth it; returns how it was run before."""
-        before = self._forward
-        self._forward = compiled(self.module, [x.detach() for x in tensors]) or before
-        return before
-
-    def run_by(self, forward: Callable[..., Any]) -> None:
-        """Run in another way."""
-        self._forward = forward
-
-    def is_current(self) -> bool:
-        """Whether the captured tensors still have the shapes and dtypes that were recorded."""
-        return all(kind_of(x) == kind for x, kind in self._captured)
-
-    def __call__(self, tensors: Sequence[Tensor | None]) -> Any:
-        with torch.no_grad():
-            outputs = self._forward(*(x for x in tensors if x is not None))
-        return tuple(outputs) if self._is_tuple else pytree.tree_unflatten(outputs, self._structure)
-
-
-def kind_of(x: Tensor) -> tuple[Any, ...]:
-    """What a graph depends on of a tensor beside its values."""
-    return x.shape, x.stride(), x.dtype, x.device
-
-
-def record(
-    function: Callable[..., Any],
-    tensors: Sequence[Tensor | None],
-    compiling: bool = False,
-    compared: int | None = None,
-) -> Graph:
-    """The graph of a function for tensors like these, as machine code if it is worth ``compiling``.
-
-    It is compared with the function itself: all outputs, or as many as rounding errors cannot make anything of.
-
-    Raises:
-        RecordingError: the function cannot be expressed as a graph.
+    Args:
+        module: the graph.
+        inputs: an example of them, for shapes and constants.
     """
-    traced = trace(function, tensors)
-    given = [x.detach() for x in tensors if x is not None]
-    _Simplifier(traced.module, given).run()
-    constants = [x for name, x in vars(traced.module).items() if name.startswith(CONSTANT)]
-    if sum(x.untyped_storage().nbytes() for x in constants) > MEMORY:
-        raise RecordingError("the constants of the graph take too much memory: use record=False.")
-    graph = Graph(traced)
-    nearby, called = _nearby(function, tensors)
-    if not _all_same(called, graph(nearby), compared):
-        raise RecordingError(
-            "what was recorded does not reproduce the functions at another point: is there a branch, or a Python "
-            "number that is computed from a tensor? Use record=False."
-        )
-    if compiling:
-        replay = graph.compile([x for x in tensors if x is not None])
-        if not _all_same(called, graph(nearby), compared):  # a fault of the compiler's, which nobody should live with
-            graph.run_by(replay)
-    return graph
-
-
-def reproduces(
-    replay: Callable[[Sequence[Tensor | None]], Any],
-    function: Callable[..., Any],
-    tensors: Sequence[Tensor | None],
-    compared: int | None = None,
-) -> bool:
-    """Whether a replay does what a function does, near these tensors; after so many outputs, to half of the digits."""
-    nearby, called = _nearby(function, tensors)
-    replayed = replay(nearby)
-    return _all_same(called, replayed, compared) and _all_same(called, replayed, None, ROUGHLY)
-
-
-def _nearby(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Any]:
-    """Other tensors, and the function of them: at a solution only rounding errors could be compared."""
-    nearby = [None if x is None else _moved(x) for x in tensors]
-    with torch.no_grad():
-        return nearby, function(*nearby)
-
-
-def _all_same(called: Any, replayed: Any, compared: int | None, digits: float = CLOSELY) -> bool:
-    pairs = list(zip(pytree.tree_leaves(called), pytree.tree_leaves(replayed), strict=True))
-    return all(_same(x, y, digits) for x, y in pairs[:compared])
-
-
-def _moved(x: Tensor) -> Tensor:
-    """A tensor like x with entries that differ a little, in no regular way."""
-    if not x.is_floating_point() or 0 in x.stride():  # entries that share their memory
-        return x
-    moved = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    noise = irregular(x.reshape(-1)).reshape(x.shape)
-    return moved.copy_(x.detach() + 0.01 * (1 + x.detach().abs()) * noise)
-
-
-def _same(x: Tensor, y: Tensor, digits: float) -> bool:
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    if not x.is_floating_point():  # the outcome of a comparison, which rounding errors may decide
-        return True
-    tolerance = torch.finfo(x.dtype).eps ** digits
-    scale = x.abs().nan_to_num(0.0, 0.0, 0.0).amax() if x.numel() else 0.0
-    return torch.allclose(x, y, rtol=tolerance, atol=float(tolerance * scale), equal_nan=True)
+    _Simplifier(module, inputs).run()
+    return [x for name, x in vars(module).items() if name.startswith(CONSTANT)]
 
 
 class _Simplifier:
@@ -156,9 +61,15 @@ class _Simplifier:
         self.count = 0
 
     def run(self) -> None:
+        """All of it."""
         for node in list(self.graph.nodes):
-            self._visit(node)
-        self._own_outputs()
+            if node.op == "placeholder":
+                self.values[node] = next(self.inputs)
+            elif node.op == "get_attr":
+                self._capture(node)
+            elif node.op == "call_function":
+                self._call(node)
+        self._copy_what_is_shared()
         self.graph.eliminate_dead_code()
         for node in list(self.graph.nodes):
             self._overwrite(node)
@@ -167,20 +78,10 @@ class _Simplifier:
         self.graph.lint()
         self.module.recompile()
 
-    def _visit(self, node: fx.Node) -> None:
-        if node.op == "placeholder":
-            self.values[node] = next(self.inputs)
-        elif node.op == "get_attr":
-            self._capture(node)
-        elif node.op == "call_function":
-            self._call(node)
-        # the output stays as it is
-
     def _capture(self, node: fx.Node) -> None:
         """A captured tensor, whose value is read in every call; one that was made from numbers is a constant."""
-        value = getattr(self.module, str(node.target))
-        self.values[node] = value
-        if str(node.target).startswith(CAPTURED) and all(user.target in LITERALS for user in node.users):
+        self.values[node] = getattr(self.module, str(node.target))
+        if all(user.target in LITERALS for user in node.users):
             self.constant.add(node)
 
     def _call(self, node: fx.Node) -> None:
@@ -199,16 +100,15 @@ class _Simplifier:
             value = node.target(*arguments, **options)
         self.values[node] = value
         if self._fold(node, value):
-            return
-        other = self._without_unit(node) or self._without_identity(node)
-        if other is None:
-            self._reuse(node)
-        else:
-            self._replace(node, other)
+            return None
+        for rewrite in (self._without_factor, self._without_power, self._without_view, self._without_identity):
+            if (other := rewrite(node)) is not None:
+                return self._replace(node, other)
+        return self._reuse(node)
 
     def _reuse(self, node: fx.Node) -> None:
         """One node for what is computed twice."""
-        key = (node.target, _frozen(_args(node)), _frozen(node.kwargs))
+        key = (node.target, comparable((node.args, node.kwargs)))
         try:
             first = self.seen.setdefault(key, node)
         except TypeError:  # an argument that cannot be compared
@@ -269,16 +169,16 @@ class _Simplifier:
                 node.target = IN_PLACE[node.target]
                 return
 
-    def _own_outputs(self) -> None:
+    def _copy_what_is_shared(self) -> None:
         """Copy what the caller must not get: an input, a captured tensor, a constant, or a part of another output."""
-        (output,) = [node for node in self.graph.nodes if node.op == "output"]
+        output = self.graph.output_node()
         taken = {_memory(self.values[node]) for node in self.graph.nodes if node.op in ("placeholder", "get_attr")}
 
         def owned(node: fx.Node) -> fx.Node:
             value = self.values[node]
             spread = 0 in value.stride() and value.numel() > 1
             if _memory(value) in taken or node in self.constant or spread:
-                return self._add(output, own_copy, node)
+                return self._add(output, contiguous_copy, node)
             taken.add(_memory(value))
             return node
 
@@ -291,28 +191,31 @@ class _Simplifier:
 
     # Rewrites: each returns the node to use instead, or None.
 
-    def _without_unit(self, node: fx.Node) -> Any:
-        """x * 1, x / 1 and x ** 1."""
-        value = self.values[node]
-        if node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
-            pairs = [(0, 1)] if node.target is not aten.mul.Tensor else [(0, 1), (1, 0)]
-            for kept, unit in pairs:
-                x = _args(node)[kept]
-                if isinstance(x, fx.Node) and self._is_one(_args(node)[unit]) and self.values[x].dtype == value.dtype:
-                    return self._expanded(x, node)
-        if (
-            node.target is aten.pow.Tensor_Scalar
-            and _args(node)[1] == 1
-            and value.dtype == self.values[_args(node)[0]].dtype
-        ):
-            return _args(node)[0]
-        if node.target is aten.pow.Tensor_Scalar and _args(node)[1] == 0:
-            return self._constant(torch.ones_like(value[(0,) * value.dim()]).expand_as(value), node)
-        if node.target in VIEWS and isinstance(_args(node)[0], fx.Node):
-            x = self.values[_args(node)[0]]
-            if x.shape == value.shape and x.stride() == value.stride():
-                return _args(node)[0]
+    def _without_factor(self, node: fx.Node) -> Any:
+        """x * 1 and x / 1."""
+        if node.target not in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
+            return None
+        for place in (0, 1) if node.target is aten.mul.Tensor else (0,):
+            x, factor = _args(node)[place], _args(node)[1 - place]
+            if isinstance(x, fx.Node) and self._is_one(factor) and self.values[x].dtype == self.values[node].dtype:
+                return self._expanded(x, node)
         return None
+
+    def _without_power(self, node: fx.Node) -> Any:
+        """x ** 1 and x ** 0."""
+        if node.target is not aten.pow.Tensor_Scalar:
+            return None
+        value, (x, exponent) = self.values[node], _args(node)
+        if exponent == 0:
+            return self._constant(torch.ones_like(value[(0,) * value.dim()]).expand_as(value), node)
+        return x if exponent == 1 and value.dtype == self.values[x].dtype else None
+
+    def _without_view(self, node: fx.Node) -> Any:
+        """What looks at all of x as it is."""
+        if node.target not in VIEWS:
+            return None
+        value, x = self.values[node], self.values[_args(node)[0]]
+        return _args(node)[0] if x.shape == value.shape and x.stride() == value.stride() else None
 
     def _is_one(self, argument: Any) -> bool:
         if isinstance(argument, fx.Node):
@@ -352,34 +255,13 @@ class _Simplifier:
         return copies
 
 
-def own_copy(x: Tensor) -> Tensor:
+def contiguous_copy(x: Tensor) -> Tensor:
     """A copy in memory of its own, each entry once."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def _memory(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
-
-
-CONSTANT = "constant"
-IN_PLACE: dict[Any, Any] = {
-    aten.mul.Tensor: aten.mul_.Tensor,
-    aten.mul.Scalar: aten.mul_.Scalar,
-    aten.add.Tensor: aten.add_.Tensor,
-    aten.sub.Tensor: aten.sub_.Tensor,
-    aten.div.Tensor: aten.div_.Tensor,
-    aten.neg.default: aten.neg_.default,
-}
-FRESH = (*IN_PLACE, *IN_PLACE.values(), aten.bmm.default, aten.mm.default, aten.pow.Tensor_Scalar, aten.exp.default)
-VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default)
-SHAPE_ONLY = (
-    aten.ones_like.default,
-    aten.zeros_like.default,
-    aten.full_like.default,
-    aten.new_zeros.default,
-    aten.new_ones.default,
-    aten.new_full.default,
-)
 
 
 def _compressed(value: Tensor) -> Tensor:
@@ -389,16 +271,8 @@ def _compressed(value: Tensor) -> Tensor:
         first = value.narrow(dim, 0, 1) if size > 1 else value
         if size > 1 and bool((value == first).all()):
             value = first
-    return own_copy(value).expand(whole)  # of the rest nothing is kept
+    return contiguous_copy(value).expand(whole)  # of the rest nothing is kept
 
 
 def _args(node: fx.Node) -> tuple[Any, ...]:
     return node.args
-
-
-def _frozen(argument: Any) -> Any:
-    if isinstance(argument, list | tuple):
-        return tuple(_frozen(part) for part in argument)
-    if isinstance(argument, dict):
-        return tuple((name, _frozen(part)) for name, part in argument.items())
-    return (type(argument), argument)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-KEPT = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
+CAPACITY = 256  # shapes, dtypes and kinds of derivatives; beyond that all are forgotten
 
 
 def bounded(cache: dict[Hashable, Any]) -> dict[Hashable, Any]:
     """A cache with room for one more."""
-    if len(cache) >= KEPT:
+    if len(cache) >= CAPACITY:
         cache.clear()
     return cache
 

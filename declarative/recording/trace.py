@@ -8,7 +8,7 @@ themselves, and reads their values whenever it is replayed. Everything else that
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,6 +55,22 @@ class Trace:
             delattr(module, name)
             vars(module)[name] = x
         return module
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        """The nodes that are returned."""
+        listed: Any = self.graph.output_node().args[0]
+        return list(listed)
+
+    @property
+    def operations(self) -> int:
+        """How many there are."""
+        return sum(node.op == "call_function" for node in self.graph.nodes)
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether the outputs are a tuple of tensors."""
+        return self.structure.type is tuple and all(part.is_leaf() for part in self.structure.children())
 
     def same_as(self, other: Trace) -> bool:
         """Whether both runs did the same operations with the same numbers and the same captured tensors."""
@@ -112,7 +128,7 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[Tensor] = []  # an id is only good for as long as its object lives
         self._length = 0
         for i, x in enumerate(inputs):
-            self._know(x, self.graph.placeholder(f"input_{i}"))
+            self._assign(x, self.graph.placeholder(f"input_{i}"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -128,11 +144,11 @@ class _Recorder(TorchDispatchMode):
         node.meta[STATED] = is_stated()
         self.values[node] = result
         if isinstance(result, Tensor):
-            self._know(result, node)
+            self._assign(result, node)
         elif isinstance(result, tuple | list):
             for i, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    self._know(part, self.graph.call_function(operator.getitem, (node, i)))
+                    self._assign(part, self.graph.call_function(operator.getitem, (node, i)))
         return result
 
     def finish(self, outputs: Sequence[Tensor], structure: pytree.TreeSpec) -> Trace:
@@ -140,7 +156,7 @@ class _Recorder(TorchDispatchMode):
         self.graph.output([self._node_of(x) for x in outputs])
         return Trace(self.graph, structure, self.captured, self.values)
 
-    def _know(self, x: Tensor, node: fx.Node) -> None:
+    def _assign(self, x: Tensor, node: fx.Node) -> None:
         self._alive.append(x)
         self._nodes[id(x)] = node
         self.values[node] = x
@@ -151,7 +167,7 @@ class _Recorder(TorchDispatchMode):
                 raise RecordingError(f"a function captures a {type(x).__name__}: use record=False.")
             name = f"{CAPTURED}_{len(self.captured)}"
             self.captured[name] = x
-            self._know(x, self.graph.create_node("get_attr", name))
+            self._assign(x, self.graph.create_node("get_attr", name))
         return self._nodes[id(x)]
 
 
@@ -190,30 +206,39 @@ def _refuse(func: Any, args: Sequence[Any]) -> None:
         )
 
 
+def kind_of(x: Tensor) -> tuple[Any, ...]:
+    """What a graph depends on of a tensor beside its values."""
+    return x.shape, x.stride(), x.dtype, x.device
+
+
+def comparable(argument: Any, places: Mapping[fx.Node, int] | None = None) -> Any:
+    """An argument of an operation as something to compare: numbers by their bits, nodes by place or as they are."""
+    if isinstance(argument, fx.Node):
+        return argument if places is None else ("node", places[argument])
+    if isinstance(argument, list | tuple):
+        return tuple(comparable(part, places) for part in argument)
+    if isinstance(argument, dict):
+        return tuple((name, comparable(part, places)) for name, part in argument.items())
+    return argument.hex() if isinstance(argument, float) else (type(argument), argument)
+
+
 def _described(trace: Trace) -> list[Any]:
     """Every operation with its arguments, as something to compare."""
     places = {node: i for i, node in enumerate(trace.graph.nodes)}
     literal = {node.args[0] for node in trace.graph.nodes if node.target in LITERALS}
 
-    def described(argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            return ("node", places[argument])
-        if isinstance(argument, list | tuple):
-            return tuple(described(part) for part in argument)
-        if isinstance(argument, dict):
-            return tuple((name, described(part)) for name, part in argument.items())
-        return argument.hex() if isinstance(argument, float) else (type(argument), argument)
-
     def captured(node: fx.Node) -> Any:
         x = trace.captured[str(node.target)]
-        about = (x.shape, x.stride(), x.dtype, x.device)
-        return (*about, x.tolist()) if node in literal else (*about, x.data_ptr())
+        return (*kind_of(x), x.tolist() if node in literal else x.data_ptr())
 
-    lines = []
-    for node in trace.graph.nodes:
-        target = captured(node) if node.op == "get_attr" else node.target
-        lines.append((node.op, target, described(node.args), described(node.kwargs)))
-    return lines
+    return [
+        (
+            node.op,
+            captured(node) if node.op == "get_attr" else node.target,
+            comparable((node.args, node.kwargs), places),
+        )
+        for node in trace.graph.nodes
+    ]
 
 
 LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)  # of a tensor that a function has made from numbers
@@ -225,4 +250,8 @@ RESHAPED_IN_PLACE: dict[Any, Any] = {
     aten.unsqueeze_.default: aten.unsqueeze.default,
     aten.transpose_.default: aten.transpose.int,
     aten.t_.default: aten.t.default,
+}
+SHAPE_ONLY = {  # operations that depend on nothing but the shape of their first argument
+    *(aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.empty_like.default),
+    *(aten.new_ones.default, aten.new_zeros.default, aten.new_full.default, aten.new_empty.default),
 }

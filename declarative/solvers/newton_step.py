@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..conditions import largest
+from ..expansion import Expansion
 from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
-from ..problem import Batch, Expansion
+from ..problem import Batch
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
 LOWERINGS = 3  # of the barrier at once

@@ -8,7 +8,7 @@ import torch
 from declarative import DeclarativeNode
 from declarative.linear.machine import INSTALLED
 from declarative.recording import cache, compiler
-from declarative.recording.passes import record
+from declarative.recording.graph import record
 from tests.support.helpers import DOUBLE, relative
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from declarative import DeclarativeNode
 from declarative.linear.machine import INSTALLED
 from declarative.recording import RecordingError
-from declarative.recording.passes import record
+from declarative.recording.graph import record
 from declarative.recording.trace import trace
 from tests.support.helpers import DOUBLE, REGULAR, RULES, gradients, in_threads, relative
 
@@ -341,7 +341,7 @@ def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector(monke
 
 @pytest.mark.usefixtures("way")
 def test_the_cache_is_bounded_and_belongs_to_the_node(monkeypatch):
-    monkeypatch.setattr("declarative.recording.sizes.KEPT", 5)
+    monkeypatch.setattr("declarative.recording.sizes.CAPACITY", 5)
     node = DeclarativeNode(module := Module(), solver=lambda x: module.scale * x, record=True)
     for n in range(1, 12):
         node(randn(2, n))

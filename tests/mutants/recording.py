@@ -35,13 +35,13 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/trace.py",
-        "else (*about, x.data_ptr())",
-        "else about",
+        "else x.data_ptr())",
+        "else None)",
         "another captured tensor is not noticed",
         ("library/test_recording.py::test_another_captured_tensor_is_refused_not_mixed_in",),
     ),
     Mutant(
-        "declarative/recording/passes.py",
+        "declarative/recording/graph.py",
         "return all(kind_of(x) == kind for x, kind in self._captured)",
         "return True",
         "a graph is replayed for a captured tensor of another shape",
@@ -76,7 +76,7 @@ RECORDING = [
         ("library/test_recording.py::test_the_same_numbers_as_called",),
     ),
     Mutant(
-        "declarative/recording/passes.py",
+        "declarative/recording/graph.py",
         "if not _all_same(called, graph(nearby), compared):\n        raise",
         "if False:\n        raise",
         "a graph is not compared with the functions",
@@ -104,9 +104,9 @@ RECORDING = [
         ("library/test_tape.py::test_captured_tensors_are_read_anew",),
     ),
     Mutant(
-        "declarative/recording/tape/machine.py",
-        "load(r, A[i], lanes) - load(r, B[i], lanes)",
-        "load(r, B[i], lanes) - load(r, A[i], lanes)",
+        "declarative/recording/tape/kinds.py",
+        'SUB: "{a} - {b}"',
+        'SUB: "{b} - {a}"',
         "a tape subtracts the wrong way round",
         ("library/test_tape.py::test_a_function_of_two_numbers_is_that_of_torch[sub]",),
     ),
@@ -126,8 +126,8 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/tape/writer.py",
-        "settle(self._is(b, 0.0), a)\n        elif kind == machine.SUB",
-        "settle(self._is(b, 0.0), b)\n        elif kind == machine.SUB",
+        "settle(self._is(b, 0.0), a)\n        elif kind == kinds.SUB",
+        "settle(self._is(b, 0.0), b)\n        elif kind == kinds.SUB",
         "what zero is added to is zero",
         (
             "library/test_tape.py::test_a_tape_does_what_its_function_does[pad-1]",
@@ -136,8 +136,8 @@ RECORDING = [
     ),
     Mutant(
         "declarative/recording/sizes.py",
-        "if len(cache) >= KEPT:",
-        "if len(cache) > 100 * KEPT:",
+        "if len(cache) >= CAPACITY:",
+        "if len(cache) > 100 * CAPACITY:",
         "graphs are never forgotten",
         ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),
     ),

@@ -402,16 +402,16 @@ VERDICT = [
     ),
     Mutant(
         "declarative/linearity.py",
-        "(func in FOLLOWING and all(requires_gradient(x) for x in _tensors((result,))))",
-        "func in FOLLOWING",
-        "what is computed without gradients counts as followed",
+        "(func in TRACKED and all(requires_gradient(x) for x in _tensors((result,))))",
+        "func in TRACKED",
+        "what is computed without gradients counts as tracked",
         ("library/test_linearity.py",),
     ),
     Mutant(
         "declarative/linearity.py",
-        "return func in ASKING or (func in FOLLOWING and all(requires_gradient(x) for x in _tensors((result,))))",
+        "return func in QUERIES or (func in TRACKED and all(requires_gradient(x) for x in _tensors((result,))))",
         "return True",
-        "a comparison counts as followed",
+        "a comparison counts as tracked",
         ("library/test_linearity.py",),
     ),
     Mutant(
@@ -458,8 +458,8 @@ VERDICT = [
     ),
     Mutant(
         "declarative/problem.py",
-        "-torch.ones_like(paired), **ANYWAY",
-        "torch.ones_like(paired), **ANYWAY",
+        "-torch.ones_like(paired), **UNUSED_IS_ZERO",
+        "torch.ones_like(paired), **UNUSED_IS_ZERO",
         "the gradient of called functions has the wrong sign",
         ("library/test_rules.py",),
     ),

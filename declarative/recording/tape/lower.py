@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,126 +12,17 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ...linear.dense_kernel import LARGEST
-from ...linear.machine import Floats
 from ...linear.sparse.layout import analysis_of
-from ...linear.vector import LANES
 from ...torchside import is_fixed
-from ..trace import LITERALS, RESHAPED_IN_PLACE, STATED, Trace, trace
-from . import machine
-from .machine import Program, Registers, execute
+from ..trace import LITERALS, RESHAPED_IN_PLACE, SHAPE_ONLY, STATED, Trace, trace
+from . import kinds
+from .machine import Registers
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
 from .systems import Systems, same
+from .tape import Tape
 from .writer import NotLowered, Writer
 
-aten = torch.ops.aten
-PER_OPERATION = 8_000  # multiplications that torch does faster take as long as one of its operations takes to call
 DEPTH = 3  # of operations that are made of others
-
-
-class Tape:
-    """The program of a function of one problem, for batches of any size."""
-
-    def __init__(
-        self,
-        program: Program,
-        own: Sequence[int],
-        sizes: Sequence[int],
-        shared: Sequence[int],
-        captured: Sequence[Tensor],
-        frozen: Sequence[Tensor],
-        traced: Trace,
-        products: int,
-        systems: Systems | None,
-    ) -> None:
-        self.program, self.systems = program, systems
-        operations = len([node for node in traced.graph.nodes if node.op == "call_function"])
-        self._most = PER_OPERATION * operations / products if products else math.inf  # problems that it is worth it for
-        self._shared, self._captured = tuple(shared), tuple(captured)
-        self._own, self._width = _places(own, sizes), sum(sizes)
-        self._shapes_of_captured = [(x.shape, x.dtype) for x in captured]
-        self._frozen = [(x, x.clone()) for x in frozen]
-        ends = program.offsets.tolist()
-        self._parts = [
-            (tuple(x.shape[1:]), *ends[i : i + 2], x.dtype is torch.bool) for i, x in enumerate(_outputs(traced))
-        ]
-        self.structure = traced.structure
-        self._tuple = traced.structure.type is tuple and all(part.is_leaf() for part in traced.structure.children())
-
-    @property
-    def length(self) -> int:
-        """Instructions."""
-        return len(self.program.a)
-
-    def is_worth_it(self, count: int) -> bool:
-        """Whether the operations of torch would take longer for so many problems: but for products of matrices."""
-        return max(count, 4) <= self._most
-
-    def for_one(self, tensors: Sequence[Tensor | None], alone: bool) -> Any:
-        """The outputs of one problem, by the kernel for one alone, or for several."""
-        return pytree.tree_unflatten(list(self._run(tensors, 1, alone)), self.structure)
-
-    def is_current(self) -> bool:
-        """Whether the captured tensors still have the shapes that were recorded, and whole numbers their values."""
-        return [(x.shape, x.dtype) for x in self._captured] == self._shapes_of_captured and all(
-            torch.equal(x, value) for x, value in self._frozen
-        )
-
-    def __call__(self, tensors: Sequence[Tensor | None], count: int) -> Any:
-        """The outputs of so many problems."""
-        found = self._run(tensors, count, count == 1)
-        return found if self._tuple else pytree.tree_unflatten(list(found), self.structure)
-
-    def _run(self, tensors: Sequence[Tensor | None], count: int, alone: bool) -> Outputs:
-        flat = np.empty(count * self._parts[-1][2] if self._parts else 0)
-        execute(self.program, self.systems, *self.inputs(tensors, count), flat, 1 if alone else LANES)
-        return Outputs(flat, count, self._parts)
-
-    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats]:
-        """What each problem reads, and what all read."""
-        own = np.empty((count, self._width))
-        for i, (begin, end) in self._own.items():
-            own[:, begin:end] = _array(tensors[i]).reshape(count, end - begin)
-        shared = [_array(x).reshape(-1) for x in (*(tensors[i] for i in self._shared), *self._captured)]
-        return own, np.concatenate(shared, dtype=np.float64) if shared else np.empty(0)
-
-    def begin_of(self, argument: int) -> int:
-        """Where a tensor begins in what each problem reads; -1 if it is not read."""
-        return self._own[argument][0] if argument in self._own else -1
-
-
-class Outputs(Sequence[Tensor]):
-    """What a tape has written: tensors with memory of their own, each made when it is asked for."""
-
-    def __init__(self, flat: Floats, count: int, parts: Sequence[tuple[tuple[int, ...], int, int, bool]]) -> None:
-        self._flat, self._count, self._parts = flat, count, parts
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self._parts)))
-
-    def __getitem__(self, place: Any) -> Any:
-        shape, begin, end, truth = self._parts[place]
-        x = self._flat[begin * self._count : end * self._count].reshape(self._count, *shape)
-        return torch.from_numpy(x != 0 if truth else x.copy())
-
-
-def _places(arguments: Sequence[int], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Where each argument is in what a problem reads."""
-    ends = np.cumsum([0, *sizes]).tolist()
-    return dict(zip(arguments, itertools.pairwise(ends), strict=True))
-
-
-def _array(x: Tensor | None) -> Any:
-    assert x is not None
-    return x.numpy(force=True)  # also of what torch knows to be zero
-
-
-def _outputs(traced: Trace) -> list[Tensor]:
-    (output,) = [node for node in traced.graph.nodes if node.op == "output"]
-    listed: Any = output.args[0]
-    return [traced.values[node] for node in listed]
 
 
 def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
@@ -150,31 +39,27 @@ def lowered(traced: Trace, own: Sequence[bool | None]) -> Tape:
     writer = Writer()
     lowering = _Lowering(writer, traced)
     places = [i for i, kind in enumerate(own) if kind is not None]
-    given = dict(zip(lowering.placeholders, places, strict=True))
-    used = [node for node in lowering.placeholders if node.users]
-    inputs = [node for node in used if own[given[node]]]
-    common = [node for node in used if not own[given[node]]]
-    registers = [lowering.read(node) for node in (*inputs, *common, *lowering.captured)]
+    used = {i: node for i, node in zip(places, lowering.placeholders, strict=True) if node.users}
+    read = {i: lowering.read(node) for i, node in used.items() if own[i]}
+    shared = {i: lowering.read(node) for i, node in used.items() if not own[i]}
+    captured = [lowering.read(node) for node in lowering.captured]
     lowering.run()
-    if any(x.dtype not in (torch.float64, torch.bool) for x in _outputs(traced)):
+    if any(traced.values[node].dtype not in (torch.float64, torch.bool) for node in traced.outputs):
         raise NotLowered("an output of whole numbers")
-    split = len(inputs)
-    program = writer.finish(_flat(registers[:split]), _flat(registers[split:]), lowering.outputs())
-    captured = [traced.captured[str(node.target)] for node in lowering.captured]
+    outputs = [lowering.operands.of(x) for x in lowering.outputs()]
     return Tape(
-        program,
-        [given[x] for x in inputs],
-        [x.size for x in registers[:split]],
-        [given[x] for x in common],
-        captured,
-        lowering.frozen,
-        traced,
-        writer.products,
+        writer.finish(_flat(read.values()), _flat([*shared.values(), *captured]), outputs),
         lowering.systems,
+        traced,
+        {i: x.size for i, x in read.items()},
+        list(shared),
+        [traced.captured[str(node.target)] for node in lowering.captured],
+        lowering.frozen,
+        writer.products,
     )
 
 
-def _flat(parts: Sequence[Registers]) -> Registers:
+def _flat(parts: Iterable[Registers]) -> Registers:
     return np.concatenate([np.empty(0, dtype=np.int64), *(x.reshape(-1) for x in parts)])
 
 
@@ -185,13 +70,12 @@ class _Lowering:
         self.writer, self.traced, self.depth, self.stated = writer, traced, depth, stated
         self.operands = Operands(writer)
         self.known: dict[fx.Node, Any] = {}
-        graph = traced.graph
-        graph.eliminate_dead_code()
-        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.captured: list[fx.Node] = []
         self.systems: Systems | None = None  # that are solved on the way
         self.frozen: list[Tensor] = []  # captured tensors whose values the tape depends on: the places of entries
-        for node in graph.nodes:
+        traced.graph.eliminate_dead_code()
+        self.placeholders = list(traced.graph.find_nodes(op="placeholder"))
+        for node in traced.graph.nodes:
             if node.op == "get_attr":
                 self._capture(node, traced.captured[str(node.target)])
 
@@ -214,15 +98,15 @@ class _Lowering:
         return registers
 
     def run(self) -> None:
+        """Write the instructions."""
         for node in self.traced.graph.nodes:
             if node.op == "call_function":
                 self.writer.literal = self.stated or node.meta.get(STATED, False)
                 self.known[node] = self._call(node)
 
-    def outputs(self) -> list[Registers]:
-        (output,) = [node for node in self.traced.graph.nodes if node.op == "output"]
-        listed: Any = output.args[0]
-        return [self.operands.of(self.known[node]) for node in listed]
+    def outputs(self) -> list[Any]:
+        """What the outputs are: entries, or a tensor."""
+        return [self.known[node] for node in self.traced.outputs]
 
     def _call(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
@@ -230,14 +114,14 @@ class _Lowering:
             return listed[node.args[1]]
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: self.known[used])
         value = self.traced.values[node]
-        if not any(isinstance(x, Entries) for x in pytree.tree_leaves((args, kwargs), is_leaf=_is_entries)):
+        if not _has_entries((args, kwargs)):
             return value
         target = RESHAPED_IN_PLACE.get(node.target, node.target)
         if target in SOLVES:
             return self._solved(SOLVES[target], args)
-        name = _name(target)
-        if name in SHAPE_ONLY:
+        if target in SHAPE_ONLY:
             return value
+        name = _name(target)
         _require_double(value, name)
         if name == "_to_copy":
             return self._converted(node.args[0], args[0], value)
@@ -277,29 +161,27 @@ class _Lowering:
 
     def _moved(self, name: str, target: Any, args: Any, kwargs: Any) -> Any:
         """Carried out on the numbers of the registers; constants among the operands get registers too."""
-        first = True
 
         def numbers(x: Any) -> Any:
-            nonlocal first
-            is_index, first = name in INDEXED and not first, False
             if isinstance(x, Entries):
-                if is_index:
-                    raise NotLowered("an index that depends on the inputs")
                 return x.registers
-            if isinstance(x, Tensor) and not is_index:
-                return torch.from_numpy(self.operands.of(x))
-            return x
+            return torch.from_numpy(self.operands.of(x)) if isinstance(x, Tensor) else x
 
         if name == "constant_pad_nd" and (len(args) > 2 and args[2] != 0):
             raise NotLowered("padding with something else than zero")
-        moved_args, moved_kwargs = pytree.tree_map(numbers, (args, kwargs), is_leaf=_is_entries)
+        if name in INDEXED:
+            if _has_entries((args[1:], kwargs)):
+                raise NotLowered("an index that depends on the inputs")
+            args = (numbers(args[0]), *args[1:])
+        else:
+            args, kwargs = pytree.tree_map(numbers, (args, kwargs))
         if name in ("view", "_unsafe_view"):
-            result: Any = moved_args[0].reshape(moved_args[1])
-        elif name == "clone" or name in ("lift_fresh", "lift_fresh_copy", "alias", "detach", "contiguous"):
-            result = moved_args[0]
+            result: Any = args[0].reshape(args[1])
+        elif name in UNCHANGED:
+            result = args[0]
         else:
             try:
-                result = target(*moved_args, **moved_kwargs)
+                result = target(*args, **kwargs)
             except RuntimeError as error:
                 raise NotLowered(f"{target}: {error}") from error
         return pytree.tree_map_only(Tensor, Entries, result)
@@ -315,8 +197,8 @@ class _Lowering:
         if function is None or self.depth >= DEPTH:
             raise NotLowered(f"no rule for {node.target}")
         examples, spec = pytree.tree_flatten(fx.node.map_arg((node.args, node.kwargs), self._example))
-        own, _ = pytree.tree_flatten((args, kwargs), is_leaf=_is_entries)
-        places = [i for i, x in enumerate(own) if isinstance(x, Entries)]
+        operands = pytree.tree_leaves((args, kwargs))
+        places = [i for i, x in enumerate(operands) if isinstance(x, Entries)]
 
         def composed(*tensors: Tensor) -> Any:
             filled = list(examples)
@@ -333,11 +215,9 @@ class _Lowering:
         for constant in inner.captured:  # an operand that depends on no input
             inner.known[constant] = traced.captured[str(constant.target)]
         for placeholder, i in zip(inner.placeholders, places, strict=True):
-            inner.known[placeholder] = own[i]
+            inner.known[placeholder] = operands[i]
         inner.run()
-        (output,) = [one for one in traced.graph.nodes if one.op == "output"]
-        listed: Any = output.args[0]
-        return pytree.tree_unflatten([inner.known[one] for one in listed], traced.structure)
+        return pytree.tree_unflatten(inner.outputs(), traced.structure)
 
 
 def _sparse(
@@ -347,7 +227,7 @@ def _sparse(
     if kkt.kernel == "torch":
         raise NotLowered("a factorisation that is not compiled")
     parts = [o.of(x) for x in (hessian, jacobian, primal)]
-    minus = o.writer.emit(machine.NEG, o.of(dual))
+    minus = o.writer.emit(kinds.NEG, o.of(dual))
     return Systems(kkt.plan, kkt.m, kkt.k), [*parts, minus, o.of(r), o.of(t)], [kkt.m + kkt.k, 1, 1, 1]
 
 
@@ -379,8 +259,8 @@ def _require_double(value: Any, name: str) -> None:
             raise NotLowered(f"{name} gives {x.dtype}")
 
 
-def _is_entries(x: Any) -> bool:
-    return isinstance(x, Entries)
+def _has_entries(arguments: Any) -> bool:
+    return any(isinstance(x, Entries) for x in pytree.tree_leaves(arguments))
 
 
 def _name(target: Any) -> str:
@@ -406,7 +286,4 @@ TRUTHS = {  # whose results are 0 or 1
     "bitwise_or", "bitwise_xor", "bitwise_not", "isfinite", "isnan", "isinf", "any", "all",
 }  # fmt: skip
 INDEXED = ("index", "index_select", "gather")
-SHAPE_ONLY = {
-    "ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
-    "zeros", "ones", "full", "empty", "scalar_tensor",
-}  # fmt: skip
+UNCHANGED = ("clone", "lift_fresh", "lift_fresh_copy", "alias", "detach", "contiguous")

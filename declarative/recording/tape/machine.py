@@ -8,7 +8,6 @@ entries, and one that writes its solution.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,17 +15,11 @@ from numpy.typing import NDArray
 
 from ...linear.machine import Floats, address_of, allocating, by_address, compiled, inner, separate, woven
 from ...linear.sparse.lanes import Indices
-from ...linear.vector import LANES, broad, load, store
+from ...linear.vector import LANES, broad, store
+from .kinds import READ, perform
 from .systems import Solver, Systems, room_for, solve_in_registers
 
 Registers = NDArray[np.int64]
-
-(
-    ADD, SUB, MUL, DIV, NEG, MAXIMUM, MINIMUM, POW, ATAN2, WHERE,
-    LT, LE, EQ, NOT, AND, OR, ISFINITE, ISNAN,
-    ABS, SIGN, SQRT, EXP, EXPM1, LOG, LOG1P, SIN, COS, TAN, ASIN, ACOS, ATAN,
-    SINH, COSH, TANH, ASINH, ACOSH, ATANH, ERF, FLOOR, CEIL, READ, SOLVED,
-) = range(42)  # fmt: skip
 
 
 class Program(NamedTuple):
@@ -44,63 +37,6 @@ class Program(NamedTuple):
     shared: Registers  # and of those that all problems share, after these
     outputs: Registers  # the register of each entry of a problem's outputs
     offsets: Registers  # of each output among them, and the end
-
-
-def _maximum(a: float, b: float) -> float:
-    return a if (a > b) | (a != a) else b  # what is not a number stays it, on either side
-
-
-def _minimum(a: float, b: float) -> float:
-    return a if (a < b) | (a != a) else b
-
-
-def _sign(a: float) -> float:
-    return (1.0 if a > 0 else 0.0) - (1.0 if a < 0 else 0.0)
-
-
-maximum, minimum, sign = inner(_maximum), inner(_minimum), inner(_sign)
-
-
-def _binary(kind: int, a: float, b: float) -> float:
-    return a**b if kind == POW else math.atan2(a, b)
-
-
-def _unary(kind: int, a: float) -> float:
-    if kind == ISFINITE:
-        return 1.0 if np.isfinite(a) else 0.0
-    if kind == SIGN:
-        return sign(a)  # type: ignore[no-any-return]
-    if kind == EXPM1:
-        return np.expm1(a)  # type: ignore[no-any-return]
-    if kind == LOG1P:
-        return np.log1p(a)  # type: ignore[no-any-return]
-    if kind == TAN:
-        return np.tan(a)  # type: ignore[no-any-return]
-    if kind == ASIN:
-        return np.arcsin(a)  # type: ignore[no-any-return]
-    if kind == ACOS:
-        return np.arccos(a)  # type: ignore[no-any-return]
-    if kind == ATAN:
-        return np.arctan(a)  # type: ignore[no-any-return]
-    if kind == SINH:
-        return np.sinh(a)  # type: ignore[no-any-return]
-    if kind == COSH:
-        return np.cosh(a)  # type: ignore[no-any-return]
-    if kind == TANH:
-        return np.tanh(a)  # type: ignore[no-any-return]
-    if kind == ASINH:
-        return np.arcsinh(a)  # type: ignore[no-any-return]
-    if kind == ACOSH:
-        return np.arccosh(a)  # type: ignore[no-any-return]
-    if kind == ATANH:
-        return np.arctanh(a)  # type: ignore[no-any-return]
-    if kind == ERF:
-        return math.erf(a)
-    if kind == FLOOR:
-        return np.floor(a)  # type: ignore[no-any-return]
-    if kind == CEIL:
-        return np.ceil(a)  # type: ignore[no-any-return]
-    return math.nan
 
 
 def _allocate(operands: Registers, last: Registers, results: Registers, place: Registers, used: int) -> int:
@@ -134,124 +70,6 @@ def _allocate(operands: Registers, last: Registers, results: Registers, place: R
 
 
 allocate = allocating(_allocate)
-binary, unary = inner(_binary), inner(_unary)
-
-
-@woven
-def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> None:
-    """Carry out some of the runs."""
-    kinds, ends, A, B, C, D = program.kinds, program.ends, program.a, program.b, program.c, program.d
-    k = ends[first - 1] if first else 0
-    for n in range(first, last):
-        kind, end = kinds[n], ends[n]
-        if kind == ADD:
-            for i in range(k, end):
-                store(r, D[i], load(r, A[i], lanes) + load(r, B[i], lanes), lanes)
-        elif kind == MUL:
-            for i in range(k, end):
-                store(r, D[i], load(r, A[i], lanes) * load(r, B[i], lanes), lanes)
-        elif kind == SUB:
-            for i in range(k, end):
-                store(r, D[i], load(r, A[i], lanes) - load(r, B[i], lanes), lanes)
-        elif kind == NEG:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = -r[a + j]
-        elif kind == DIV:
-            for i in range(k, end):
-                store(r, D[i], load(r, A[i], lanes) / load(r, B[i], lanes), lanes)
-        elif kind == WHERE:
-            for i in range(k, end):
-                a, b, c, d = A[i] * lanes, B[i] * lanes, C[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = r[b + j] if r[a + j] != 0.0 else r[c + j]
-        elif kind == SIN:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = math.sin(r[a + j])
-        elif kind == COS:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = math.cos(r[a + j])
-        elif kind == EXP:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = np.exp(r[a + j])
-        elif kind == LOG:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = np.log(r[a + j])
-        elif kind == SQRT:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = np.sqrt(r[a + j])
-        elif kind == ABS:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = abs(r[a + j])
-        elif kind == MAXIMUM:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = maximum(r[a + j], r[b + j])
-        elif kind == LE:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if r[a + j] <= r[b + j] else 0.0
-        elif kind == LT:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if r[a + j] < r[b + j] else 0.0
-        elif kind == MINIMUM:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = minimum(r[a + j], r[b + j])
-        elif kind == EQ:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if r[a + j] == r[b + j] else 0.0
-        elif kind == AND:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if (r[a + j] != 0.0) & (r[b + j] != 0.0) else 0.0
-        elif kind == OR:
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if (r[a + j] != 0.0) | (r[b + j] != 0.0) else 0.0
-        elif kind == NOT:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if r[a + j] == 0.0 else 0.0
-        elif kind == ISNAN:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = 1.0 if r[a + j] != r[a + j] else 0.0
-        elif kind in (POW, ATAN2):
-            for i in range(k, end):
-                a, b, d = A[i] * lanes, B[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = binary(kind, r[a + j], r[b + j])
-        else:
-            for i in range(k, end):
-                a, d = A[i] * lanes, D[i] * lanes
-                for j in range(lanes):
-                    r[d + j] = unary(kind, r[a + j])
-        k = end
 
 
 @woven
@@ -296,7 +114,7 @@ def _advance(
 ) -> None:
     if first == 0:
         _load(program, own, shared, begin, r, lanes)
-    _perform(program, r, first, last, lanes)
+    perform(program, r, first, last, lanes)
     if last == len(program.kinds):
         _store(program, r, len(own), begin, outputs, lanes)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import machine
+from . import kinds
 from .machine import Registers
 from .writer import NotLowered, Writer
 
@@ -28,10 +28,6 @@ class Entries:
 
     registers: Tensor  # int64, in the shape of the tensor
 
-    def array(self) -> Registers:
-        """The same for numpy."""
-        return self.registers.numpy()
-
 
 class Operands:
     """What a rule works with: a writer, and the arguments as registers."""
@@ -40,9 +36,11 @@ class Operands:
         self.writer = writer
 
     def of(self, argument: Any) -> Registers:
-        """The registers of a tensor, of constants or of a number."""
+        """The registers of a tensor, of constants or of a number; registers stay what they are."""
+        if isinstance(argument, np.ndarray):
+            return argument
         if isinstance(argument, Entries):
-            return argument.array()
+            return argument.registers.numpy()
         if isinstance(argument, Tensor):
             if argument.is_complex():
                 raise NotLowered("complex numbers")
@@ -53,7 +51,7 @@ class Operands:
 
     def emit(self, kind: int, *arguments: Any) -> Registers:
         """An instruction for each entry."""
-        return self.writer.emit(kind, *(self.of(x) if not isinstance(x, np.ndarray) else x for x in arguments))
+        return self.writer.emit(kind, *(self.of(x) for x in arguments))
 
 
 def entries(registers: Registers) -> Entries:
@@ -64,104 +62,80 @@ def entries(registers: Registers) -> Entries:
 # Entry by entry.
 
 
-def _simply(kind: int) -> Rule:
+def _entry_by_entry(kind: int) -> Rule:
     return lambda o, *arguments, **_: o.emit(kind, *arguments)
 
 
 def _scaled(o: Operands, x: Any, alpha: Any) -> Registers:
-    return o.of(x) if alpha == 1 else o.emit(machine.MUL, x, alpha)
+    return o.of(x) if alpha == 1 else o.emit(kinds.MUL, x, alpha)
 
 
 def _add(o: Operands, x: Any, y: Any, alpha: Any = 1) -> Registers:
-    return o.emit(machine.ADD, x, _scaled(o, y, alpha))
+    return o.emit(kinds.ADD, x, _scaled(o, y, alpha))
 
 
 def _sub(o: Operands, x: Any, y: Any, alpha: Any = 1) -> Registers:
-    return o.emit(machine.SUB, x, _scaled(o, y, alpha))
-
-
-def _rsub(o: Operands, x: Any, y: Any, alpha: Any = 1) -> Registers:
-    return o.emit(machine.SUB, y, _scaled(o, x, alpha))
+    return o.emit(kinds.SUB, x, _scaled(o, y, alpha))
 
 
 def _div(o: Operands, x: Any, y: Any, rounding_mode: str | None = None) -> Registers:
     if rounding_mode is not None:
         raise NotLowered("a division that rounds")
-    return o.emit(machine.DIV, x, y)
+    return o.emit(kinds.DIV, x, y)
 
 
 def _pow(o: Operands, x: Any, y: Any) -> Registers:
     powers: dict[float, Callable[[Registers], Registers]] = {
         0.0: lambda a: np.broadcast_to(o.writer.number(1.0), a.shape),
-        0.5: lambda a: o.emit(machine.SQRT, a),
+        0.5: lambda a: o.emit(kinds.SQRT, a),
         1.0: lambda a: a,
-        2.0: lambda a: o.emit(machine.MUL, a, a),
-        3.0: lambda a: o.emit(machine.MUL, o.emit(machine.MUL, a, a), a),
-        -1.0: lambda a: o.emit(machine.DIV, 1.0, a),
-        -2.0: lambda a: o.emit(machine.DIV, 1.0, o.emit(machine.MUL, a, a)),
+        2.0: lambda a: o.emit(kinds.MUL, a, a),
+        3.0: lambda a: o.emit(kinds.MUL, o.emit(kinds.MUL, a, a), a),
+        -1.0: lambda a: o.emit(kinds.DIV, 1.0, a),
+        -2.0: lambda a: o.emit(kinds.DIV, 1.0, o.emit(kinds.MUL, a, a)),
     }
     if isinstance(y, int | float) and float(y) in powers:
         return powers[float(y)](o.of(x))
-    return o.emit(machine.POW, x, y)
+    return o.emit(kinds.POW, x, y)
 
 
 def _clamp(o: Operands, x: Any, min: Any = None, max: Any = None) -> Registers:
     found = o.of(x)
-    found = found if min is None else o.emit(machine.MAXIMUM, found, min)
-    return found if max is None else o.emit(machine.MINIMUM, found, max)
+    found = found if min is None else o.emit(kinds.MAXIMUM, found, min)
+    return found if max is None else o.emit(kinds.MINIMUM, found, max)
 
 
 def _sigmoid(o: Operands, x: Any) -> Registers:
-    return o.emit(machine.DIV, 1.0, o.emit(machine.ADD, 1.0, o.emit(machine.EXP, o.emit(machine.NEG, x))))
+    return o.emit(kinds.DIV, 1.0, o.emit(kinds.ADD, 1.0, o.emit(kinds.EXP, o.emit(kinds.NEG, x))))
 
 
 def _sigmoid_backward(o: Operands, gradient: Any, y: Any) -> Registers:
-    slope = o.emit(machine.MUL, y, o.emit(machine.SUB, 1.0, y))
-    return o.emit(machine.MUL, gradient, slope)
+    slope = o.emit(kinds.MUL, y, o.emit(kinds.SUB, 1.0, y))
+    return o.emit(kinds.MUL, gradient, slope)
 
 
 def _tanh_backward(o: Operands, gradient: Any, y: Any) -> Registers:
-    return o.emit(machine.MUL, gradient, o.emit(machine.SUB, 1.0, o.emit(machine.MUL, y, y)))
+    return o.emit(kinds.MUL, gradient, o.emit(kinds.SUB, 1.0, o.emit(kinds.MUL, y, y)))
 
 
 def _threshold_backward(o: Operands, gradient: Any, x: Any, threshold: Any) -> Registers:
-    return o.emit(machine.WHERE, o.emit(machine.LE, x, threshold), 0.0, gradient)
+    return o.emit(kinds.WHERE, o.emit(kinds.LE, x, threshold), 0.0, gradient)
 
 
 def _nan_to_num(o: Operands, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Registers:
     largest = torch.finfo(torch.float64).max
-    found = o.emit(machine.WHERE, o.emit(machine.ISNAN, x), 0.0 if nan is None else nan, x)
+    found = o.emit(kinds.WHERE, o.emit(kinds.ISNAN, x), 0.0 if nan is None else nan, x)
     for infinity, value in (
         (np.inf, largest if posinf is None else posinf),
         (-np.inf, -largest if neginf is None else neginf),
     ):
-        found = o.emit(machine.WHERE, o.emit(machine.EQ, x, infinity), value, found)
+        found = o.emit(kinds.WHERE, o.emit(kinds.EQ, x, infinity), value, found)
     return found
-
-
-def _isinf(o: Operands, x: Any) -> Registers:
-    return o.emit(machine.EQ, o.emit(machine.ABS, x), np.inf)
-
-
-def _addcmul(o: Operands, x: Any, a: Any, b: Any, value: Any = 1) -> Registers:
-    return o.emit(machine.ADD, x, _scaled_array(o, o.emit(machine.MUL, a, b), value))
-
-
-def _addcdiv(o: Operands, x: Any, a: Any, b: Any, value: Any = 1) -> Registers:
-    return o.emit(machine.ADD, x, _scaled_array(o, o.emit(machine.DIV, a, b), value))
-
-
-def _scaled_array(o: Operands, x: Registers, factor: Any) -> Registers:
-    return x if factor == 1 else o.emit(machine.MUL, x, factor)
 
 
 def as_truth(o: Operands, x: Any) -> Registers:
     """1 where x is not zero."""
-    return o.emit(machine.NOT, o.emit(machine.NOT, x))
-
-
-def _masked_fill(o: Operands, x: Any, mask: Any, value: Any) -> Registers:
-    return o.emit(machine.WHERE, mask, value, x)
+    return o.emit(kinds.NOT, o.emit(kinds.NOT, x))
 
 
 # Several entries into one.
@@ -173,53 +147,53 @@ def _axes(count: int, dim: Any) -> list[int]:
     return sorted({d % max(count, 1) for d in ([dim] if isinstance(dim, int) else dim)})
 
 
-def _reduced(o: Operands, kind: int, x: Registers, dim: Any, keepdim: bool, empty: float = np.nan) -> Registers:
-    axes = _axes(x.ndim, dim)
+def _reduced(o: Operands, kind: int, x: Any, dim: Any, keepdim: bool, empty: float = np.nan) -> Registers:
+    found = o.of(x)
+    axes = _axes(found.ndim, dim)
     for axis in reversed(axes):
-        if not x.shape[axis] and np.isnan(empty):
+        if not found.shape[axis] and np.isnan(empty):
             raise NotLowered("a reduction of nothing")
-        x = o.writer.reduce(kind, x, axis, empty)
-    return np.expand_dims(x, tuple(axes)) if keepdim else x
+        found = o.writer.reduce(kind, found, axis, empty)
+    return np.expand_dims(found, tuple(axes)) if keepdim else found
 
 
-def _sum(o: Operands, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Registers:  # noqa: ARG001
-    return _reduced(o, machine.ADD, o.of(x), dim, keepdim, 0.0)
+def _over(kind: int, empty: float = np.nan) -> Rule:
+    return lambda o, x, dim=None, keepdim=False, **_: _reduced(o, kind, x, dim, keepdim, empty)
+
+
+def _count(o: Operands, x: Any, dim: Any) -> int:
+    """How many entries are reduced to one."""
+    shape = o.of(x).shape
+    return int(np.prod([shape[axis] for axis in _axes(len(shape), dim)]))
 
 
 def _mean(o: Operands, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Registers:  # noqa: ARG001
-    count = int(np.prod([o.of(x).shape[axis] for axis in _axes(o.of(x).ndim, dim)]))
-    return o.emit(machine.DIV, _reduced(o, machine.ADD, o.of(x), dim, keepdim, 0.0), float(count))
+    return o.emit(kinds.DIV, _reduced(o, kinds.ADD, x, dim, keepdim, 0.0), float(_count(o, x, dim)))
 
 
 def _var(
     o: Operands, x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False
 ) -> Registers:
-    axes = _axes(o.of(x).ndim, dim)
-    count = int(np.prod([o.of(x).shape[axis] for axis in axes]))
     less = float(unbiased) if correction is None else float(correction)
-    away = o.emit(machine.SUB, x, _mean(o, x, axes, keepdim=True))
-    squares = _reduced(o, machine.ADD, o.emit(machine.MUL, away, away), axes, keepdim, 0.0)
-    return o.emit(machine.DIV, squares, max(count - less, 0.0))
-
-
-def _over(kind: int, empty: float = np.nan) -> Rule:
-    return lambda o, x, dim=None, keepdim=False, **_: _reduced(o, kind, o.of(x), dim, keepdim, empty)
+    away = o.emit(kinds.SUB, x, _mean(o, x, dim, keepdim=True))
+    squares = _reduced(o, kinds.ADD, o.emit(kinds.MUL, away, away), dim, keepdim, 0.0)
+    return o.emit(kinds.DIV, squares, max(_count(o, x, dim) - less, 0.0))
 
 
 def _cumsum(o: Operands, x: Any, dim: int, dtype: Any = None) -> Registers:  # noqa: ARG001
     rows = list(np.moveaxis(np.atleast_1d(o.of(x)), dim, 0))
     for i in range(1, len(rows)):
-        rows[i] = o.emit(machine.ADD, rows[i - 1], rows[i])
+        rows[i] = o.emit(kinds.ADD, rows[i - 1], rows[i])
     return np.moveaxis(np.stack(rows), 0, dim).reshape(o.of(x).shape) if rows else o.of(x)
 
 
 def _product(o: Operands, a: Any, b: Any) -> Registers:
     """Matrix products of all kinds: (..., m, k) and (..., k, n)."""
-    a, b = (x if isinstance(x, np.ndarray) else o.of(x) for x in (a, b))
+    a, b = o.of(a), o.of(b)
     if a.size * b.shape[-1] > LARGEST_PRODUCT:
         raise NotLowered("a matrix product of this size")
     before = o.writer.length
-    found = o.writer.reduce(machine.ADD, o.emit(machine.MUL, a[..., :, :, None], b[..., None, :, :]), -2, 0.0)
+    found = o.writer.reduce(kinds.ADD, o.emit(kinds.MUL, a[..., :, :, None], b[..., None, :, :]), -2, 0.0)
     o.writer.products += o.writer.length - before
     return found
 
@@ -234,7 +208,7 @@ def _dot(o: Operands, a: Any, b: Any) -> Registers:
 
 def _with_product(multiply: Rule) -> Rule:
     def rule(o: Operands, x: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1) -> Registers:
-        return o.emit(machine.ADD, _scaled(o, x, beta), _scaled_array(o, multiply(o, a, b), alpha))
+        return _add(o, _scaled(o, x, beta), multiply(o, a, b), alpha)
 
     return rule
 
@@ -248,116 +222,107 @@ def _known(index: Any) -> Tensor:
     return index
 
 
-def _sent(o: Operands, kind: int, base: Any, places: Tensor, source: Any) -> Registers:
-    """Combine with the entries at these places, by their numbers in the flat base."""
-    registers = o.of(base)
-    targets = places.numpy().reshape(-1)
-    sources = np.ascontiguousarray(np.broadcast_to(o.of(source), tuple(places.shape))).reshape(-1)
-    return o.writer.gather_into(kind, registers.reshape(-1), targets, sources).reshape(registers.shape)
-
-
 def _places(o: Operands, base: Any) -> Tensor:
+    """The number of each entry."""
     shape = o.of(base).shape
     return torch.arange(int(np.prod(shape))).view(shape)
 
 
-def _index_add(o: Operands, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Registers:
-    places = _places(o, x).index_select(dim, _known(index))
-    return _sent(o, machine.ADD, x, places, entries(_scaled(o, source, alpha)))
+def _combined(o: Operands, kind: int, base: Any, places: Tensor, source: Any) -> Registers:
+    """The base with a source combined into the entries with these numbers."""
+    registers = o.of(base)
+    sources = np.broadcast_to(o.of(source), tuple(places.shape)).reshape(-1)
+    found = o.writer.gather_into(kind, registers.reshape(-1), places.numpy().reshape(-1), sources)
+    return found.reshape(registers.shape)
 
 
-def _scatter_add(o: Operands, x: Any, dim: int, index: Any, source: Any) -> Registers:
-    return _sent(o, machine.ADD, x, *_picked(o, x, dim, index, source))
+def _replaced(o: Operands, base: Any, places: Tensor, source: Any) -> Registers:
+    """The base with a source in the place of the entries with these numbers."""
+    result = o.of(base).copy()
+    result.reshape(-1)[places.numpy()] = np.broadcast_to(o.of(source), tuple(places.shape))
+    return result
 
 
-def _picked(o: Operands, x: Any, dim: int, index: Any, source: Any) -> tuple[Tensor, Entries]:
-    places = _places(o, x).gather(dim, _known(index))
+def _gathered(o: Operands, x: Any, dim: int, index: Any, source: Any) -> tuple[Tensor, Registers]:
+    """The numbers of the entries of x that an index picks, and as much of a source as is sent there."""
+    places, sources = _places(o, x).gather(dim, _known(index)), o.of(source)
     cut = tuple(slice(0, size) for size in places.shape)
-    return places, entries(o.of(source)[cut])
+    return places, sources[cut] if sources.ndim == len(cut) else sources
 
 
-def _scatter_reduce(
-    o: Operands, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
-) -> Registers:
-    kinds = {"sum": machine.ADD, "prod": machine.MUL, "amax": machine.MAXIMUM, "amin": machine.MINIMUM}
-    if reduce not in kinds or not include_self:
-        raise NotLowered(f"scatter_reduce with {reduce}")
-    return _sent(o, kinds[reduce], x, *_picked(o, x, dim, index, source))
+def _index_add(o: Operands, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Registers:
+    return _combined(o, kinds.ADD, x, _places(o, x).index_select(dim, _known(index)), _scaled(o, source, alpha))
 
 
 def _index_put(o: Operands, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Registers:
     places = _places(o, x)[tuple(slice(None) if i is None else _known(i) for i in indices)]
-    if accumulate:
-        return _sent(o, machine.ADD, x, places, values)
-    result = o.of(x).copy()
-    result.reshape(-1)[places.numpy()] = np.broadcast_to(o.of(values), tuple(places.shape))
-    return result
+    return _combined(o, kinds.ADD, x, places, values) if accumulate else _replaced(o, x, places, values)
 
 
 def _scatter(o: Operands, x: Any, dim: int, index: Any, source: Any) -> Registers:
-    result = o.of(x).copy()
-    places = _places(o, x).gather(dim, _known(index))
-    values = o.of(source)
-    if values.ndim == places.dim():
-        values = values[tuple(slice(0, size) for size in places.shape)]
-    result.reshape(-1)[places.numpy()] = np.broadcast_to(values, tuple(places.shape))
-    return result
+    return _replaced(o, x, *_gathered(o, x, dim, index, source))
 
 
-UNARY = {
-    "neg": machine.NEG, "abs": machine.ABS, "sign": machine.SIGN, "sgn": machine.SIGN, "sqrt": machine.SQRT,
-    "exp": machine.EXP, "expm1": machine.EXPM1, "log": machine.LOG, "log1p": machine.LOG1P,
-    "sin": machine.SIN, "cos": machine.COS, "tan": machine.TAN, "asin": machine.ASIN, "acos": machine.ACOS,
-    "atan": machine.ATAN, "sinh": machine.SINH, "cosh": machine.COSH, "tanh": machine.TANH, "asinh": machine.ASINH,
-    "acosh": machine.ACOSH, "atanh": machine.ATANH, "erf": machine.ERF, "floor": machine.FLOOR, "ceil": machine.CEIL,
-    "isfinite": machine.ISFINITE, "isnan": machine.ISNAN, "logical_not": machine.NOT, "bitwise_not": machine.NOT,
-}  # fmt: skip
-BINARY = {
-    "mul": machine.MUL, "maximum": machine.MAXIMUM, "minimum": machine.MINIMUM, "atan2": machine.ATAN2,
-    "lt": machine.LT, "le": machine.LE, "eq": machine.EQ, "logical_and": machine.AND, "bitwise_and": machine.AND,
-    "logical_or": machine.OR, "bitwise_or": machine.OR,
+def _scatter_reduce(
+    o: Operands, x: Any, dim: int, index: Any, source: Any, reduce: str = "sum", include_self: bool = True
+) -> Registers:
+    known = {"sum": kinds.ADD, "prod": kinds.MUL, "amax": kinds.MAXIMUM, "amin": kinds.MINIMUM}
+    if reduce not in known or not include_self:
+        raise NotLowered(f"scatter_reduce with {reduce}")
+    return _combined(o, known[reduce], x, *_gathered(o, x, dim, index, source))
+
+
+# Operations with an instruction of the same name, and of another one.
+SAME = """
+    neg abs sign sqrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil
+    isfinite isnan mul maximum minimum atan2 lt le eq where
+"""
+OTHER = {
+    "sgn": kinds.SIGN, "logical_not": kinds.NOT, "bitwise_not": kinds.NOT, "logical_and": kinds.AND,
+    "bitwise_and": kinds.AND, "logical_or": kinds.OR, "bitwise_or": kinds.OR,
 }  # fmt: skip
 
 RULES: dict[str, Rule] = {
-    **{name: _simply(kind) for name, kind in {**UNARY, **BINARY, "where": machine.WHERE}.items()},
-    "gt": lambda o, x, y: o.emit(machine.LT, y, x),
-    "ge": lambda o, x, y: o.emit(machine.LE, y, x),
-    "ne": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, x, y)),
-    "logical_xor": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, as_truth(o, x), as_truth(o, y))),
-    "bitwise_xor": lambda o, x, y: o.emit(machine.NOT, o.emit(machine.EQ, x, y)),
+    **{name: _entry_by_entry(getattr(kinds, name.upper())) for name in SAME.split()},
+    **{name: _entry_by_entry(kind) for name, kind in OTHER.items()},
+    "gt": lambda o, x, y: o.emit(kinds.LT, y, x),
+    "ge": lambda o, x, y: o.emit(kinds.LE, y, x),
+    "ne": lambda o, x, y: o.emit(kinds.NOT, o.emit(kinds.EQ, x, y)),
+    "logical_xor": lambda o, x, y: o.emit(kinds.NOT, o.emit(kinds.EQ, as_truth(o, x), as_truth(o, y))),
+    "bitwise_xor": lambda o, x, y: o.emit(kinds.NOT, o.emit(kinds.EQ, x, y)),
     "add": _add,
     "sub": _sub,
-    "rsub": _rsub,
+    "rsub": lambda o, x, y, alpha=1: _sub(o, y, x, alpha),
     "div": _div,
     "pow": _pow,
-    "square": lambda o, x: o.emit(machine.MUL, x, x),
-    "log2": lambda o, x: o.emit(machine.DIV, o.emit(machine.LOG, x), np.log(2.0)),
-    "log10": lambda o, x: o.emit(machine.DIV, o.emit(machine.LOG, x), np.log(10.0)),
-    "exp2": lambda o, x: o.emit(machine.POW, 2.0, x),
-    "reciprocal": lambda o, x: o.emit(machine.DIV, 1.0, x),
-    "rsqrt": lambda o, x: o.emit(machine.DIV, 1.0, o.emit(machine.SQRT, x)),
+    "square": lambda o, x: o.emit(kinds.MUL, x, x),
+    "log2": lambda o, x: o.emit(kinds.DIV, o.emit(kinds.LOG, x), np.log(2.0)),
+    "log10": lambda o, x: o.emit(kinds.DIV, o.emit(kinds.LOG, x), np.log(10.0)),
+    "exp2": lambda o, x: o.emit(kinds.POW, 2.0, x),
+    "reciprocal": lambda o, x: o.emit(kinds.DIV, 1.0, x),
+    "rsqrt": lambda o, x: o.emit(kinds.DIV, 1.0, o.emit(kinds.SQRT, x)),
     "clamp": _clamp,
     "clamp_min": _clamp,
     "clamp_max": lambda o, x, max: _clamp(o, x, None, max),
-    "relu": lambda o, x: o.emit(machine.MAXIMUM, x, 0.0),
+    "relu": lambda o, x: o.emit(kinds.MAXIMUM, x, 0.0),
     "sigmoid": _sigmoid,
     "sigmoid_backward": _sigmoid_backward,
     "tanh_backward": _tanh_backward,
     "threshold_backward": _threshold_backward,
     "nan_to_num": _nan_to_num,
-    "isinf": _isinf,
-    "addcmul": _addcmul,
-    "addcdiv": _addcdiv,
-    "masked_fill": _masked_fill,
-    "sum": _sum,
+    "isinf": lambda o, x: o.emit(kinds.EQ, o.emit(kinds.ABS, x), np.inf),
+    "addcmul": lambda o, x, a, b, value=1: _add(o, x, o.emit(kinds.MUL, a, b), value),
+    "addcdiv": lambda o, x, a, b, value=1: _add(o, x, o.emit(kinds.DIV, a, b), value),
+    "masked_fill": lambda o, x, mask, value: o.emit(kinds.WHERE, mask, value, x),
+    "sum": _over(kinds.ADD, 0.0),
     "mean": _mean,
     "var": _var,
-    "std": lambda o, x, *rest, **options: o.emit(machine.SQRT, _var(o, x, *rest, **options)),
-    "amax": _over(machine.MAXIMUM),
-    "amin": _over(machine.MINIMUM),
-    "prod": _over(machine.MUL, 1.0),
-    "any": _over(machine.OR, 0.0),
-    "all": _over(machine.AND, 1.0),
+    "std": lambda o, x, *rest, **options: o.emit(kinds.SQRT, _var(o, x, *rest, **options)),
+    "amax": _over(kinds.MAXIMUM),
+    "amin": _over(kinds.MINIMUM),
+    "prod": _over(kinds.MUL, 1.0),
+    "any": _over(kinds.OR, 0.0),
+    "all": _over(kinds.AND, 1.0),
     "cumsum": _cumsum,
     "mm": _product,
     "bmm": _product,
@@ -367,7 +332,7 @@ RULES: dict[str, Rule] = {
     "baddbmm": _with_product(_product),
     "addmv": _with_product(_mv),
     "index_add": _index_add,
-    "scatter_add": _scatter_add,
+    "scatter_add": _scatter_reduce,
     "scatter_reduce": _scatter_reduce,
     "index_put": _index_put,
     "_index_put_impl": _index_put,

@@ -54,9 +54,8 @@ def room_for(systems: Systems | None, lanes: int) -> tuple[Floats, Indices]:
     if systems is None:
         return np.empty(0), np.empty(0, np.uint32)
     size = len(systems.plan.place)
-    return np.empty(sparse_size(systems.plan, lanes) if size else dense_size(systems.m, systems.k)), np.empty(
-        size, np.uint32
-    )
+    numbers = sparse_size(systems.plan, lanes) if size else dense_size(systems.m, systems.k)
+    return np.empty(numbers), np.empty(size, np.uint32)
 
 
 def _examples() -> tuple[Any, ...]:

@@ -14,28 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...linear.machine import Floats
-from . import machine
-from .machine import Program, Registers
+from . import kinds
+from .machine import Program, Registers, allocate
 
 ZERO = 0  # the register that is always zero
 LONGEST = 3_000_000  # instructions
 NONE = np.empty(0, dtype=np.int64)
 
 FOLDED: dict[int, Callable[..., NDArray[np.float64]]] = {  # how a result of constants is computed
-    machine.ADD: np.add,
-    machine.SUB: np.subtract,
-    machine.MUL: np.multiply,
-    machine.DIV: np.divide,
-    machine.NEG: np.negative,
-    machine.ABS: np.abs,
-    machine.SQRT: np.sqrt,
-    machine.EXP: np.exp,
-    machine.LOG: np.log,
-    machine.MAXIMUM: np.maximum,
-    machine.MINIMUM: np.minimum,
-    machine.POW: np.power,
+    kinds.ADD: np.add,
+    kinds.SUB: np.subtract,
+    kinds.MUL: np.multiply,
+    kinds.DIV: np.divide,
+    kinds.NEG: np.negative,
+    kinds.ABS: np.abs,
+    kinds.SQRT: np.sqrt,
+    kinds.EXP: np.exp,
+    kinds.LOG: np.log,
+    kinds.MAXIMUM: np.maximum,
+    kinds.MINIMUM: np.minimum,
+    kinds.POW: np.power,
 }
-COMMUTES = (machine.ADD, machine.MUL, machine.EQ, machine.AND, machine.OR)
+COMMUTES = (kinds.ADD, kinds.MUL, kinds.EQ, kinds.AND, kinds.OR)
 
 
 class NotLowered(Exception):  # noqa: N818
@@ -113,15 +113,15 @@ class Writer:
         shape = arrays[0].shape
         flat = [np.reshape(x, -1) for x in arrays]
         result = self._known(kind, *flat)
-        open_ = result < 0
-        fixed = open_ & np.logical_and.reduce([self._fixed[x] for x in flat])
+        pending = result < 0
+        fixed = pending & np.logical_and.reduce([self._fixed[x] for x in flat])
         if kind in FOLDED and fixed.any():
             with np.errstate(all="ignore"):
                 values = FOLDED[kind](*(self._value[x[fixed]] for x in flat))
             result[fixed] = self.constants(values)
-            open_ &= ~fixed
-        if open_.any():
-            result[open_] = self._append(kind, [x[open_] for x in flat])
+            pending &= ~fixed
+        if pending.any():
+            result[pending] = self._append(kind, [x[pending] for x in flat])
         return result.reshape(shape)
 
     def _known(self, kind: int, a: Registers, *rest: Registers) -> Registers:
@@ -133,21 +133,21 @@ class Writer:
             where = where & (result < 0)
             result[where] = registers[where] if isinstance(registers, np.ndarray) else registers
 
-        if kind == machine.MUL:
+        if kind == kinds.MUL:
             if not self.literal:
                 settle(self._is(a, 0.0) | self._is(b, 0.0), ZERO)
             settle(self._is(a, 1.0), b)
             settle(self._is(b, 1.0), a)
-        elif kind == machine.ADD:
+        elif kind == kinds.ADD:
             settle(self._is(a, 0.0), b)
             settle(self._is(b, 0.0), a)
-        elif kind == machine.SUB:
+        elif kind == kinds.SUB:
             settle(self._is(b, 0.0), a)
-        elif kind == machine.DIV:
+        elif kind == kinds.DIV:
             if not self.literal:
                 settle(self._is(a, 0.0) & ~self._is(b, 0.0), ZERO)
             settle(self._is(b, 1.0), a)
-        elif kind == machine.WHERE:
+        elif kind == kinds.WHERE:
             settle(self._fixed[a] & (self._value[a] != 0), b)
             settle(self._fixed[a] & (self._value[a] == 0), rest[1])
             settle(b == rest[1], b)
@@ -178,12 +178,12 @@ class Writer:
 
     def solve(self, inputs: Registers, count: int) -> Registers:
         """The registers with the solution of a system, of so many numbers."""
-        name = (machine.READ, inputs.tobytes())
+        name = (kinds.READ, inputs.tobytes())
         first = self._written.get(name)
         if first is None:
             first = int(self.fresh(count)[0])
-            self._runs.append(_Run(machine.READ, ZERO, (inputs,)))
-            self._runs.append(_Run(machine.SOLVED, first, (np.full(count, ZERO),)))
+            self._runs.append(_Run(kinds.READ, ZERO, (inputs,)))
+            self._runs.append(_Run(kinds.SOLVED, first, (np.full(count, ZERO),)))
             self._written[name] = first
             self.length += len(inputs) + count
         return first + np.arange(count)
@@ -203,7 +203,7 @@ class Writer:
 
     def gather_into(self, kind: int, base: Registers, targets: Registers, registers: Registers) -> Registers:
         """Combine registers, flat, with those of a flat base that they are sent to."""
-        if kind == machine.ADD:
+        if kind == kinds.ADD:
             counts = np.flatnonzero(registers != ZERO)
             targets, registers = targets[counts], registers[counts]
         order = np.argsort(targets, kind="stable")
@@ -231,10 +231,10 @@ class Writer:
         reads = False
         for run in reversed(self._runs):
             keep = needed[run.first : run.first + len(run.operands[0])]
-            if run.kind == machine.SOLVED:  # all of it, and what it reads
+            if run.kind == kinds.SOLVED:  # all of it, and what it reads
                 reads = bool(keep.any())
                 keep = np.full(len(keep), reads)
-            elif run.kind == machine.READ:
+            elif run.kind == kinds.READ:
                 keep = np.full(len(run.operands[0]), reads)
             if keep.any():
                 kept.append((run, keep))
@@ -244,8 +244,7 @@ class Writer:
         fixed = np.flatnonzero(needed & self._fixed[: self._count])
         read = [np.flatnonzero(needed[x]) for x in (own, shared)]
         written = [
-            np.full(len(keep), -1) if run.kind == machine.READ else run.first + np.flatnonzero(keep)
-            for run, keep in kept
+            np.full(len(keep), -1) if run.kind == kinds.READ else run.first + np.flatnonzero(keep) for run, keep in kept
         ]
         operands = np.stack([np.concatenate([NONE, *_operand(kept, i)]) for i in range(3)], 1)
         results = np.concatenate([NONE, *written])
@@ -255,7 +254,7 @@ class Writer:
         last = np.full(self._count, -1)
         last[operands] = np.arange(len(results))[:, None]
         last[given] = last[wanted] = len(results)  # these stay
-        count = machine.allocate(operands, last, results, place, len(given))
+        count = allocate(operands, last, results, place, len(given))
         a, b, c = np.ascontiguousarray(place[operands].T)
         return Program(
             kinds=np.array([run.kind for run, _ in kept], dtype=np.int64),
