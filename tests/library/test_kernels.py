@@ -20,6 +20,7 @@ from declarative import DeclarativeNode
 from declarative.linear import dense_kernel
 from declarative.linear.sparse import elimination, substitution
 from declarative.recording.tape import machine, systems
+from declarative.solvers.newton.compiled import filter as filter_
 from declarative.solvers.newton.compiled import iteration, loop, steps
 
 node = DeclarativeNode(
@@ -31,7 +32,7 @@ for kernel in (steps.solve_dense_steps, loop.iterate, machine.advance_beside, de
     assert len(kernel.overloads) == 1, kernel
 unused = [steps.solve_sparse_steps, machine.advance_alone, systems.solve_sparse]
 unused += [elimination.factorise_alone, elimination.factorise_beside, substitution.solve_alone]
-unused += [iteration.prepare_all, iteration.move_all, iteration.judge_all, steps.solve_dense_all]
+unused += [iteration.prepare_all, iteration.move_all, filter_.judge_all, steps.solve_dense_all]
 for kernel in unused:
     assert not kernel.overloads, kernel
 """

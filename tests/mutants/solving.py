@@ -6,7 +6,7 @@ from .mutant import Mutant
 
 NEWTON = [
     Mutant(
-        "declarative/solvers/newton/compiled/iteration.py",
+        "declarative/solvers/newton/compiled/filter.py",
         "there.gradient[n, a] *= scale",
         "there.gradient[n, a] *= 1.0",
         "the compiled model has a gradient in other units than its objective",

@@ -173,7 +173,7 @@ class NewtonLoop:
         model = self.model
         may_be_saddle = flat | self.history.shifted
         suspected = solved & (self.history.escapes < ESCAPES) & (~factored | (may_be_saddle & self.sure))
-        saddle = self._safeguards().saddle(model, state, suspected)
+        saddle = Safeguards(self.batch, self.scales, self.tolerances).saddle(model, state, suspected)
         last = (solved & accepted).unsqueeze(-1)  # the step is known, and shorter than can be asked for
         u, y = torch.where(last, trial.u, state.u), torch.where(last, trial.y, state.y)
         if self._end(u, y, model.finite(), solved, saddle, may_be_saddle):
@@ -245,25 +245,18 @@ class NewtonLoop:
             messages=("Newton",) * self.whole.size,
         )
 
-    def _safeguards(self) -> Safeguards:
-        return Safeguards(self.batch, self.scales, self.tolerances)
-
     def _safeguard(self, model: Model, state: State, proceeding: Tensor, trial: State, there: Model) -> None:
         """Go on from the trial points where these are as hoped, and elsewhere from what the safeguards find."""
         wanted = self.running & ~proceeding
-        rows = wanted.nonzero().flatten()
-        if 2 * len(rows) > len(self.rows) or not self._any_size_is_fine():
-            careful, history = self._safeguards().step(model, state, self.history, wanted)
-            self.state = trial.where(proceeding, careful)
-            self.history = dataclasses.replace(history, failures=torch.where(proceeding, 0, history.failures))
-            self.model = model_at(self.batch, self.scales, self.state.u, self.state.s, self.state.y)
-            return
+        rows = (wanted if self._any_size_is_fine() else torch.ones_like(wanted)).nonzero().flatten()
         part = Safeguards(self.batch.select(rows), self.scales.take(rows), self.tolerances)
-        careful, history = part.step(model.take(rows), state.take(rows), self.history.take(rows), wanted[rows])
-        found = model_at(part.batch, part.scales, careful.u, careful.s, careful.y)
-        self.state, self.model = trial.put(rows, careful), there.put(rows, found)
-        failures, shifted = torch.where(proceeding, 0, self.history.failures), self.history.shifted & ~proceeding
-        self.history = dataclasses.replace(self.history, failures=failures, shifted=shifted).put(rows, history)
+        found, history = part.step(model.take(rows), state.take(rows), self.history.take(rows), wanted[rows])
+        found = trial.take(rows).where(proceeding[rows], found)
+        self.state = trial.put(rows, found)
+        self.model = there.put(rows, model_at(part.batch, part.scales, found.u, found.s, found.y))
+        history = self.history.put(rows, history)
+        failures, shifted = torch.where(proceeding, 0, history.failures), history.shifted & ~proceeding
+        self.history = dataclasses.replace(history, failures=failures, shifted=shifted)
 
     def _any_size_is_fine(self) -> bool:
         """Whether functions are called, or run by tapes: a graph would be recorded for each number of problems."""

@@ -149,30 +149,27 @@ class Safeguards:
         before = merit(model.objective, model.residual, model.s, state.barrier)
         result, accepted = state, ~wanted
 
-        def attempt(step: Step, length: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        def attempt(step: Step, length: Tensor, among: Tensor | bool = True) -> tuple[Tensor, Tensor]:
+            """Take the step where it is progress; the residual that it leads to, and where the objective is defined."""
+            nonlocal result, accepted
             trial = moved(state, step, length)
             objective, values = values_at(self.batch, self.scales, trial.u)
-            residual = residual_of(values, trial.s)  # of the step alone, which a correction can make up for
             judged, good = judge(state, model, before, step, length, trial, objective, values)
-            return judged, good, residual, objective.isfinite()
+            good = good & among & ~accepted
+            result, accepted = judged.where(good, result), accepted | good
+            return residual_of(values, trial.s), objective.isfinite()
 
-        trial, good, residual, defined = attempt(step, length)
-        result = trial.where(good & ~accepted, result)
-        accepted = accepted | good
+        residual, defined = attempt(step, length)  # with the slacks of the step alone, which can be corrected
+        # Where the objective is undefined, to correct the constraints does not help.
         if model.y.shape[-1] and bool((defined & ~accepted).any()):
             total = length.unsqueeze(-1) * model.residual + residual.nan_to_num(0.0, 0.0, 0.0)
             corrected, _ = newton_step(model, state.shift, state.weight, state.barrier, total, damping)
-            trial, good, *_ = attempt(corrected, length_to_boundary(state.s, corrected.s, state.barrier))
-            good = good & defined  # where the objective was not, to correct the constraints does not help
-            result = trial.where(good & ~accepted, result)
-            accepted = accepted | good
+            attempt(corrected, length_to_boundary(state.s, corrected.s, state.barrier), defined)
         for _ in range(BACKTRACKS):
             if bool(accepted.all()):
                 break
             length = torch.where(accepted, length, 0.5 * length)
-            trial, good, *_ = attempt(step, length)
-            result = trial.where(good & ~accepted, result)
-            accepted = accepted | good
+            attempt(step, length)
         return result, accepted
 
     def _escape_saddle(self, model: Model, state: State) -> State:

@@ -36,7 +36,8 @@ from .arrays import (
     System,
     size_of_problem,
 )
-from .iteration import correct_all, judge_all, move_all, prepare_all, scratch_for
+from .filter import judge_all
+from .iteration import correct_all, move_all, prepare_all, scratch_for
 from .loop import Functions, Progress, Workspace, iterate
 from .regularisation import regularisation_size, regularise_all, regularise_dense
 from .steps import SparseWork, solve_dense_all, solve_dense_steps, solve_sparse_steps
@@ -101,7 +102,8 @@ class CompiledBatch:
         before = (here.hessian.copy(), here.shift.copy(), weight.copy()) if regularised else None
         if regularised:
             regularise_all(x, common, np.empty(regularisation_size(self.batch.m)), address_of(regularise_dense))
-        self._try(self.batch, x)
+        move_all(x, common, 1.0)
+        self._judge(self.batch, x)
         again = x.system.factored & ~(outcome.accepted | outcome.solved) & stepping
         again &= isinstance(self.layout, DenseLayout) | (here.shift == 0)
         if again.any():
@@ -124,11 +126,6 @@ class CompiledBatch:
         solution = (found.z, found.s, found.convex & found.independent, found.room)
         for to, part in zip(x.system[4:], solution, strict=True):
             to[:] = _array(part)
-
-    def _try(self, batch: Batch, x: Problems) -> None:
-        """See where the steps of these problems lead."""
-        move_all(x, self.common, 1.0)
-        self._judge(batch, x)
 
     def _judge(self, batch: Batch, x: Problems) -> None:
         """Whether the trial points are progress, and the models there."""
@@ -170,18 +167,19 @@ class CompiledBatch:
         """Iterations for as long as they go as hoped, at most so many; what they were is written into the progress."""
         assert self.functions is not None
         width = min(self.batch.size, LANES)
-        iterate(self.common, self.functions, self._workspace(width), self.problems, width, progress, most, sure)
+        iterate(self._workspace(self.functions, width), self.problems, width, progress, most, sure)
 
-    def _workspace(self, width: int) -> Workspace:
+    def _workspace(self, functions: Functions, width: int) -> Workspace:
         """For so many problems side by side."""
-        assert self.functions is not None
-        m, k, lanes, program = self.batch.m, self.batch.k, 1 if width == 1 else LANES, self.functions.program
+        m, k, lanes, program = self.batch.m, self.batch.k, 1 if width == 1 else LANES, functions.program
         solve, sparse = solve_dense_steps, SparseWork.none()
         if isinstance(self.layout, SparseLayout):
             plan = self.layout.kkt.plan
             numbers, where = np.empty(room_size(plan, lanes)), np.empty(len(plan.place), np.uint32)
             solve, sparse = solve_sparse_steps, SparseWork(plan, Kernels.of(lanes), numbers, where, lanes)
         return Workspace(
+            self.common,
+            functions,
             address_of(solve),
             sparse,
             np.empty(width * size_of_problem(self.problems)),

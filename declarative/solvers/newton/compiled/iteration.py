@@ -1,7 +1,7 @@
 """An iteration of the Newton method as machine code, problem by problem: what ``iteration.py`` says in torch.
 
 Some 300 small operations on tensors become three passes over the batch: before the step's system is solved, before the
-functions are evaluated, and after that. Each is for the problems from ``begin`` to before ``end``.
+functions are evaluated, and after that (in ``filter``). Each is for the problems from ``begin`` to before ``end``.
 """
 
 from __future__ import annotations
@@ -11,31 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....linear.machine import Floats, compiled, copy, copy_pairs, inner, larger, smaller
-from ..parameters import (
-    BOUNDARY,
-    CENTRAL,
-    CENTRED,
-    DELTA,
-    ETA,
-    FARTHEST,
-    FILTER,
-    GAMMA_PHI,
-    GAMMA_THETA,
-    LEAST,
-    LEAST_SHIFT,
-    LESS_SHIFT,
-    LOWERINGS,
-    ROUNDING,
-    S_PHI,
-    S_THETA,
-    Tolerances,
-)
-from .arrays import Common, Expansion, Iterate, Problems
+from ....linear.machine import Floats, compiled, copy, inner, larger, smaller
+from ..parameters import BOUNDARY, CENTRAL, CENTRED, LOWERINGS, Tolerances
+from .arrays import Common, Problems
 
 LEAST_FRACTION, MOST_FRACTION = BOUNDARY
-SAFE = (1e-100, 1e100)  # products of slacks within these stay finite when the next one is multiplied
-SAME = ROUNDING * float(np.finfo(np.float64).eps)  # of the objective: a change that is none
 
 
 def scratch_for(m: int, k: int, p: int, dense: bool) -> Floats:
@@ -234,84 +214,6 @@ def move(x: Problems, common: Common, share: float, begin: int, end: int) -> Non
 
 
 @inner
-def _merit(x: Iterate, n: int, barrier: float) -> tuple[float, float]:
-    """(theta, phi): the violation, and the objective with its barrier."""
-    values, s, phi = x.values[n], x.s[n], x.objective[n]
-    p, theta = len(values) - len(s), 0.0
-    for i in range(p):
-        theta += abs(values[i])
-    product = 1.0  # one logarithm of several slacks
-    for i in range(len(s)):
-        theta += abs(values[p + i] + s[i])
-        product *= s[i] if s[i] > 0 else np.nan
-        if not SAFE[0] < product < SAFE[1]:
-            phi -= barrier * math.log(product)
-            product = 1.0
-    return theta, phi - barrier * math.log(product)
-
-
-@inner
-def _scale(x: Problems, common: Common, n: int, found: Expansion, f: int) -> None:
-    """The model at the trial point, number f of what was found; slacks that are no smaller than the room there is."""
-    there, multipliers, rows, scale, p = x.trial, x.outcome.multipliers[n], x.fixed.rows[n], x.fixed.scale[n], common.p
-    there.objective[n] = found.objective[f] * scale
-    copy(there.gradient[n], found.slope[f])
-    for e in range(found.hessian.shape[1]):
-        there.hessian[n, e] = found.hessian[f, e] * scale
-    for e in range(len(common.rows)):
-        i = common.rows[e]
-        there.gradient[n, common.columns[e]] += found.jacobian[f, e] * multipliers[i]
-        there.jacobian[n, e] = found.jacobian[f, e] * rows[i]
-    for a in range(there.gradient.shape[1]):
-        there.gradient[n, a] *= scale
-    for i in range(len(rows)):
-        value = larger(found.values[f, i], -FARTHEST) * rows[i]
-        there.values[n, i] = value
-        if i >= p and abs(value) < np.inf:
-            there.s[n, i - p] = larger(there.s[n, i - p], -value)
-
-
-@inner
-def _passes(pairs: Floats, theta: float, phi: float) -> bool:
-    """Whether the filter lets a point pass."""
-    free = True
-    for i in range(FILTER):
-        free = free and (theta < pairs[i, 0] or phi < pairs[i, 1])
-    return free
-
-
-@inner
-def judge(x: Problems, common: Common, found: Expansion, begin: int, end: int) -> None:
-    """Whether each step is progress; the model at the trial point, and what is remembered of the one before.
-
-    What was found is of these problems alone.
-    """
-    here, there = x.current, x.trial
-    for n in range(begin, end):
-        barrier, theta_max = x.fixed.barrier[n], x.fixed.theta_max[n]
-        theta_before, phi_before = _merit(here, n, barrier)
-        _scale(x, common, n, found, n - begin)
-        theta, phi = _merit(there, n, barrier)
-        length, slope = x.outcome.length[n], x.outcome.slope[n]
-        descent = max(-slope, 0.0) ** S_PHI
-        by_objective = theta_before <= LEAST * theta_max and length * descent > DELTA * theta_before**S_THETA
-        change = phi - phi_before - SAME * abs(phi_before)
-        armijo = change <= ETA * length * slope
-        better = theta <= (1 - GAMMA_THETA) * theta_before or change <= -GAMMA_PHI * theta_before
-        good = (armijo if by_objective else better) and theta < theta_max and abs(phi) < np.inf
-        good = good and _passes(here.filter[n], theta, phi)
-        copy_pairs(there.filter[n], here.filter[n])
-        there.stored[n] = here.stored[n]
-        if good and not (by_objective and armijo):
-            there.filter[n, here.stored[n] % FILTER, 0] = (1 - GAMMA_THETA) * theta_before
-            there.filter[n, here.stored[n] % FILTER, 1] = phi_before - GAMMA_PHI * theta_before
-            there.stored[n] += 1
-        shift = here.shift[n] * smaller(here.shift[n], LESS_SHIFT)
-        there.shift[n] = shift if shift >= LEAST_SHIFT else 0.0
-        x.outcome.accepted[n] = good
-
-
-@inner
 def correct(x: Problems, common: Common, n: int) -> None:
     """A second-order correction: the system of a step that makes up for what the constraints came to along this one."""
     move(x, common, 1.0, n, n + 1)  # for the slacks of the step alone
@@ -337,12 +239,6 @@ def prepare_all(x: Problems, common: Common) -> None:
 def move_all(x: Problems, common: Common, share: float) -> None:
     """:func:`move`."""
     move(x, common, share, 0, len(x.current.u))
-
-
-@compiled
-def judge_all(x: Problems, common: Common, found: Expansion) -> None:
-    """:func:`judge`."""
-    judge(x, common, found, 0, len(x.current.u))
 
 
 @compiled

@@ -15,7 +15,8 @@ from ....linear.machine import Floats, compiled, copy, inner
 from ....recording.tape.machine import Program, run_groups
 from ..parameters import BACKTRACKS, FLAT
 from .arrays import Common, Counts, Expansion, Flags, Iterate, Problems, copy_iterate, copy_problem, problems_in
-from .iteration import correct, judge, move, prepare
+from .filter import judge
+from .iteration import correct, move, prepare
 from .regularisation import regularise, undo, unregularised_in
 from .steps import SparseWork, solve_steps
 
@@ -48,6 +49,8 @@ class Progress(NamedTuple):
 class Workspace(NamedTuple):
     """What the iterations need on the way."""
 
+    common: Common
+    functions: Functions
     solve: int  # where the kernel for steps is, of dense problems or of sparse ones
     sparse: SparseWork
     lanes: Floats  # of the problems side by side
@@ -61,9 +64,9 @@ class Workspace(NamedTuple):
 
 
 @inner
-def _evaluate(functions: Functions, work: Workspace, x: Problems, begin: int, end: int) -> Expansion:
+def _evaluate(work: Workspace, x: Problems, begin: int, end: int) -> Expansion:
     """Values and derivatives at the trial points."""
-    program, inputs, outputs = functions.program, x.inputs, work.outputs
+    functions, program, inputs, outputs = work.functions, work.functions.program, x.inputs, work.outputs
     for n in range(begin, end):
         if functions.at_u >= 0:
             copy(inputs[n, functions.at_u :], x.trial.u[n])
@@ -81,16 +84,14 @@ def _evaluate(functions: Functions, work: Workspace, x: Problems, begin: int, en
 
 
 @inner
-def _try(
-    common: Common, functions: Functions, work: Workspace, x: Problems, share: float, begin: int, end: int
-) -> None:
+def _try(work: Workspace, x: Problems, share: float, begin: int, end: int) -> None:
     """See where the steps lead, of the problems from the one to before the other."""
-    move(x, common, share, begin, end)
-    judge(x, common, _evaluate(functions, work, x, begin, end), begin, end)
+    move(x, work.common, share, begin, end)
+    judge(x, work.common, _evaluate(work, x, begin, end), begin, end)
 
 
 @inner
-def _search(common: Common, functions: Functions, work: Workspace, x: Problems, n: int) -> None:
+def _search(work: Workspace, x: Problems, n: int) -> None:
     """Where a step of one problem is no progress: corrected, or shortened, until it is."""
     system, m, share = x.system, x.current.u.shape[1], 1.0
     # Where the objective is undefined, to correct the constraints does not help.
@@ -98,9 +99,9 @@ def _search(common: Common, functions: Functions, work: Workspace, x: Problems, 
         z, s, factored, pivot = work.step[:m], work.step[m:], system.factored[n], system.pivot[n]
         copy(z, system.z[n])
         copy(s, system.s[n])
-        correct(x, common, n)
-        solve_steps(work.solve, (x, common, work.sparse, n, n + 1, False))
-        _try(common, functions, work, x, share, n, n + 1)
+        correct(x, work.common, n)
+        solve_steps(work.solve, (x, work.common, work.sparse, n, n + 1, False))
+        _try(work, x, share, n, n + 1)
         copy(system.z[n], z)
         copy(system.s[n], s)
         system.factored[n], system.pivot[n] = factored, pivot
@@ -108,18 +109,18 @@ def _search(common: Common, functions: Functions, work: Workspace, x: Problems, 
         if x.outcome.accepted[n]:
             return
         share /= 2
-        _try(common, functions, work, x, share, n, n + 1)
+        _try(work, x, share, n, n + 1)
 
 
 @inner
-def _regularised(common: Common, functions: Functions, work: Workspace, x: Problems, n: int) -> None:
+def _regularised(work: Workspace, x: Problems, n: int) -> None:
     """Where H of one problem is not positive definite along the constraints: a step with one that is."""
-    regularise(work.regularise, (x, common, work.unregularised, n))
+    regularise(work.regularise, (x, work.common, work.unregularised, n))
     if not x.system.factored[n]:
         return
-    _try(common, functions, work, x, 1.0, n, n + 1)
+    _try(work, x, 1.0, n, n + 1)
     if not (x.outcome.accepted[n] or x.outcome.solved[n]):
-        _search(common, functions, work, x, n)
+        _search(work, x, n)
     before = unregularised_in(work.unregularised, x.current.u.shape[1])
     copy(x.current.hessian[n], before.hessian)
     x.trial.shift[n] = x.current.shift[n]  # it has just been needed
@@ -154,8 +155,6 @@ def _is_over(progress: Progress, g: int, x: Problems, n: int, sure: bool) -> boo
 
 @compiled
 def iterate(
-    common: Common,
-    functions: Functions,
     work: Workspace,
     batch: Problems,
     width: int,
@@ -182,20 +181,20 @@ def iterate(
             waiting += 1
         if not count:
             return
-        prepare(x, common, zero, count)
-        solve_steps(work.solve, (x, common, work.sparse, zero, count, True))
+        prepare(x, work.common, zero, count)
+        solve_steps(work.solve, (x, work.common, work.sparse, zero, count, True))
         if sparse:
             for i in range(count):
                 progress.shifted[who[i]] = x.current.shift[i] > 0
-        _try(common, functions, work, x, 1.0, zero, count)
+        _try(work, x, 1.0, zero, count)
         for i in range(count):
             stepping = progress.stepping[who[i]]
             refused = x.system.factored[i] and not (x.outcome.accepted[i] or x.outcome.solved[i])
             if refused and stepping and (x.current.shift[i] == 0 or not sparse):
-                _search(common, functions, work, x, i)
+                _search(work, x, i)
                 x.trial.shift[i] = x.current.shift[i]  # which is not made smaller after such a step
             elif work.regularise and stepping and not x.system.pivot[i] > 0:
-                _regularised(common, functions, work, x, i)
+                _regularised(work, x, i)
                 progress.shifted[who[i]] = x.current.shift[i] > 0
         n = np.int64(0)
         while n < count:
