@@ -32,7 +32,7 @@ for kernel in (steps.solve_dense_steps, loop.iterate, machine.advance_beside, de
     assert len(kernel.overloads) == 1, kernel
 unused = [steps.solve_sparse_steps, machine.advance_alone, systems.solve_sparse]
 unused += [elimination.factorise_alone, elimination.factorise_beside, substitution.solve_alone]
-unused += [iteration.prepare_all, iteration.move_all, filter_.judge_all, steps.solve_dense_all]
+unused += [steps.prepare_all, iteration.move_all, filter_.judge_all, steps.correct_all]
 for kernel in unused:
     assert not kernel.overloads, kernel
 """

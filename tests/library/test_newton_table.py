@@ -48,7 +48,7 @@ def saddle(count=1):
     row = torch.tensor([[[0.0, 0.0, 1.0]]], dtype=DOUBLE).expand(count, 1, 3)
     none = gradient.new_zeros(count)
     column = none.unsqueeze(-1)
-    return Model(none, gradient, column, row, hessian, gradient, column, gradient[:, :0], DENSE)
+    return Model(none, gradient, column, row, hessian, gradient, gradient[:, :0], column, DENSE)
 
 
 def test_least_curvature_is_that_along_the_constraints():

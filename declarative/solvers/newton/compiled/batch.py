@@ -37,10 +37,10 @@ from .arrays import (
     size_of_problem,
 )
 from .filter import judge_all
-from .iteration import correct_all, move_all, prepare_all, scratch_for
+from .iteration import move_all, scratch_for
 from .loop import Functions, Progress, Workspace, iterate
 from .regularisation import regularisation_size, regularise_all, regularise_dense
-from .steps import SparseWork, solve_dense_all, solve_dense_steps, solve_sparse_steps
+from .steps import SparseWork, correct_all, prepare_all, solve_dense_steps, solve_sparse_steps
 
 
 def usable(u: Tensor) -> bool:
@@ -95,7 +95,7 @@ class CompiledBatch:
         """
         x, common = self.problems, self.common
         here, weight, outcome = x.current, x.fixed.weight, x.outcome
-        prepare_all(x, common)
+        prepare_all(x, common, self.solves_dense)
         self._solve(x)
         indefinite = ~(x.system.pivot > 0)
         regularised = self.regularises and bool(indefinite.any())
@@ -115,9 +115,8 @@ class CompiledBatch:
         return np.stack([outcome.solved, x.system.factored, outcome.accepted, ~(x.system.pivot > FLAT)])
 
     def _solve(self, x: Problems) -> None:
-        """The steps."""
+        """The steps of problems for which that is done in torch."""
         if self.solves_dense:
-            solve_dense_all(x, self.common)
             return
         primal, dual, r, t = map(_tensor, x.system[:4])
         jacobian, hessian = self._matrices(x.current)
@@ -148,7 +147,7 @@ class CompiledBatch:
         defined: Any = np.flatnonzero(np.isfinite(x.trial.objective)) if self.batch.k else ()
         if len(defined):
             part = _taken(x, defined)
-            correct_all(part, self.common)
+            correct_all(part, self.common, self.solves_dense)
             self._solve(part)
             self._try_values(batch.select(torch.from_numpy(defined)), part, 1.0)
             _put(x, defined, part)

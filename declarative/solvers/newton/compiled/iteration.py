@@ -226,23 +226,7 @@ def correct(x: Problems, common: Common, n: int) -> None:
         x.system.t[n, i] += before - total
 
 
-# The way in from Python, for all problems of a batch.
-
-
-@compiled
-def prepare_all(x: Problems, common: Common) -> None:
-    """:func:`prepare`."""
-    prepare(x, common, 0, len(x.current.u))
-
-
 @compiled
 def move_all(x: Problems, common: Common, share: float) -> None:
-    """:func:`move`."""
+    """:func:`move`, for all problems of a batch."""
     move(x, common, share, 0, len(x.current.u))
-
-
-@compiled
-def correct_all(x: Problems, common: Common) -> None:
-    """:func:`correct`."""
-    for n in range(len(x.current.u)):
-        correct(x, common, n)

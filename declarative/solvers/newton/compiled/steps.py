@@ -14,7 +14,7 @@ from ....linear.sparse.layout import SOLVED
 from ....linear.sparse.substitution import Kernels, solve
 from ..parameters import FIRST_SHIFT, MORE_SHIFT
 from .arrays import Common, Problems, examples
-from .iteration import find_diagonal, find_primal
+from .iteration import correct, find_diagonal, find_primal, prepare
 
 STEP_GOAL = 1e-12  # a relative residual with which a step is as good as any
 SHIFTS, LARGEST_SHIFT = 10, 1e4  # how often a regularisation is made larger here, and what may become of it
@@ -65,9 +65,20 @@ def solve_dense(x: Problems, common: Common, begin: int, end: int) -> None:
 
 
 @compiled
-def solve_dense_all(x: Problems, common: Common) -> None:
-    """The same for all problems of a batch."""
-    solve_dense(x, common, 0, len(x.current.u))
+def prepare_all(x: Problems, common: Common, dense: bool) -> None:
+    """:func:`prepare`, for all problems of a batch, and their steps if they are dense."""
+    prepare(x, common, 0, len(x.current.u))
+    if dense:
+        solve_dense(x, common, 0, len(x.current.u))
+
+
+@compiled
+def correct_all(x: Problems, common: Common, dense: bool) -> None:
+    """:func:`correct`, likewise."""
+    for n in range(len(x.current.u)):
+        correct(x, common, n)
+    if dense:
+        solve_dense(x, common, 0, len(x.current.u))
 
 
 @separate(_examples)
