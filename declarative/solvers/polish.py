@@ -72,18 +72,14 @@ def _quickly(
         plain = seen["plain"]
         if bool(plain.all()):
             best = seen.assessment()
-            iterations = raw.iterations + steps if counts else raw.iterations
-            ready = dataclasses.replace(raw, y=u, multipliers=best.multipliers, iterations=iterations, assessment=best)
-            return True, ready
+            return True, _polished(raw, u, best, steps if counts else 0)
         if not bool((plain | (seen["trusted"] & (seen["distance"] < torch.inf))).all()):
             return False, raw
         step = seen["step"]
         length, close = step.abs().amax(-1), CLOSE * _way(raw.y, travel).amax(-1)
         if not bool((plain | (length <= (close if longest is None else longest))).all()):
-            # As good as rounding errors let it be, or a gamble.
-            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if bool(
-                (length <= close).all()
-            ) else raw
+            near = bool((length <= close).all())  # as good as rounding errors let it be; elsewhere it is a gamble
+            return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if near else raw
         ahead = ~plain.unsqueeze(-1)
         u, multipliers = u + ahead * step, seen["multipliers"] - ahead * seen["change"]
         steps, longest = steps + ~plain, QUICK * length
@@ -167,10 +163,13 @@ def _carefully(
         improving = improving & ((best.residual > exact) | (best.stationarity > loose))
     doubtful = (best.residual > optimality_tolerance(dtype or u.dtype)) & (raw.codes == Status.CONVERGED)
     codes = torch.where(doubtful, int(Status.NOT_OPTIMAL), raw.codes)
-    iterations = raw.iterations + steps if counts else raw.iterations
-    return dataclasses.replace(
-        raw, y=u, multipliers=best.multipliers, codes=codes, iterations=iterations, assessment=best
-    )
+    return dataclasses.replace(_polished(raw, u, best, steps if counts else 0), codes=codes)
+
+
+def _polished(raw: RawSolution, u: Tensor, found: Assessment, steps: Tensor | int) -> RawSolution:
+    """The points that it ends at, after so many more iterations."""
+    multipliers, iterations = found.multipliers, raw.iterations + steps
+    return dataclasses.replace(raw, y=u, multipliers=multipliers, iterations=iterations, assessment=found)
 
 
 def _length(found: Assessment, u: Tensor) -> Tensor:  # (batch,)

@@ -23,20 +23,8 @@ from .polish import polish
 Array = NDArray[np.float64]
 
 CONSTRAINED = ("SLSQP", "trust-constr", "COBYQA", "COBYLA")
-TAKES_GRADIENT = (
-    "SLSQP",
-    "trust-constr",
-    "BFGS",
-    "L-BFGS-B",
-    "CG",
-    "TNC",
-    "Newton-CG",
-    "dogleg",
-    "trust-ncg",
-    "trust-krylov",
-    "trust-exact",
-)
 TAKES_HESSIAN = ("trust-constr", "Newton-CG", "dogleg", "trust-ncg", "trust-krylov", "trust-exact")
+TAKES_GRADIENT = ("SLSQP", "BFGS", "L-BFGS-B", "CG", "TNC", *TAKES_HESSIAN)
 METHODS = (*dict.fromkeys((*CONSTRAINED, *TAKES_GRADIENT, "Nelder-Mead", "Powell")),)
 LARGEST = 1e8  # a point beyond this is brought back along its way
 FAR = 1e10  # an unsolved point beyond this, in u or in -f, is called unbounded
@@ -83,9 +71,7 @@ class Scipy(Solver):
         double, first = batch.in_double(), start.to(torch.float64)
         rows = torch.arange(batch.size, device=first.device).split(1)
         results = [self._solve_one(double.select(row), first[i], method) for i, row in enumerate(rows)]
-        y = torch.stack([torch.from_numpy(np.asarray(result.x, dtype=np.float64)) for result in results]).to(
-            first.device
-        )
+        y = torch.from_numpy(np.stack([np.asarray(result.x, dtype=np.float64) for result in results])).to(first.device)
         raw = RawSolution(
             y=_within_reach(y, first),
             multipliers=_multipliers(results, y, batch.k),
@@ -98,19 +84,13 @@ class Scipy(Solver):
         return raw.to(start.dtype)
 
     def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:
-        one = _OneProblem(batch)
+        one, first = _OneProblem(batch), start.numpy(force=True)
         if not one.finite_at(start):
-            return OptimizeResult(
-                x=start.numpy(force=True),
-                status=-1,
-                success=False,
-                nit=0,
-                fun=np.nan,
-                message="not finite at the start",
-            )
+            return OptimizeResult(x=first, status=-1, success=False, nit=0, message="not finite at the start")
+        limit, loose = "maxfun" if method == "TNC" else "maxiter", ("COBYLA", "COBYQA", "Nelder-Mead", "Powell")
         arguments: dict[str, Any] = {
-            "options": {_limit(method): 1000, **self.options},
-            "tol": self.tolerance or _tolerance(method),
+            "options": {limit: 1000, **self.options},
+            "tol": self.tolerance or (1e-8 if method in loose else 1e-10),
         }
         if method in TAKES_GRADIENT:
             arguments["jac"] = one.gradient
@@ -120,11 +100,11 @@ class Scipy(Solver):
             arguments["constraints"] = one.constraints(method)
         with np.errstate(all="ignore"), _quiet:
             try:
-                result = minimize(one.objective, start.numpy(force=True), method=method, **arguments)
+                result = minimize(one.objective, first, method=method, **arguments)
             except (ValueError, np.linalg.LinAlgError) as error:
                 if one.error is not None:  # the user's own
                     raise
-                result = OptimizeResult(x=start.numpy(force=True), status=99, success=False, message=str(error))
+                result = OptimizeResult(x=first, status=99, success=False, message=str(error))
         result.lowest = one.lowest
         return result
 
@@ -139,13 +119,13 @@ class _Quiet:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._kept = warnings.catch_warnings()
+        self._filters = warnings.catch_warnings()
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._kept = warnings.catch_warnings()
-                self._kept.__enter__()
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
                 warnings.filterwarnings("ignore", module=r"(scipy|numpy)\.")
             self._inside += 1
 
@@ -153,7 +133,7 @@ class _Quiet:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self._kept.__exit__(None, None, None)
+                self._filters.__exit__(None, None, None)
 
 
 _quiet = _Quiet()
@@ -173,14 +153,6 @@ def _multipliers(results: list[OptimizeResult], y: Tensor, k: int) -> Tensor | N
         return None
     rows = [np.concatenate([np.ravel(part) for part in result.v]) for result in results]
     return -torch.from_numpy(np.stack(rows)).to(y)
-
-
-def _limit(method: str) -> str:
-    return "maxfun" if method == "TNC" else "maxiter"
-
-
-def _tolerance(method: str) -> float:
-    return 1e-8 if method in ("COBYLA", "COBYQA", "Nelder-Mead", "Powell") else 1e-10
 
 
 def _status(result: OptimizeResult, method: str) -> Status:
@@ -272,26 +244,24 @@ class _OneProblem:
     def _jacobian(self, function: Callable[..., Tensor], u: Array) -> Array:
         with torch.enable_grad():
             variable = self._variable(u)
-            value = self._value(function, variable)
-            if not value.requires_grad:
-                return np.zeros((len(value), len(u)))
-            basis = torch.eye(len(value), dtype=value.dtype, device=value.device)
-            (rows,) = torch.autograd.grad(value, variable, basis, is_grads_batched=True)
-        result: Array = rows.numpy(force=True)
-        return result
+            return _derivative(self._value(function, variable), variable)
 
     def _hessian(self, function: Callable[..., Tensor], u: Array, weights: Array) -> Array:
         with torch.enable_grad():
             variable = self._variable(u)
-            value = self._value(function, variable) @ torch.from_numpy(np.array(weights, dtype=np.float64)).to(
-                self.device
-            )
+            value = self._value(function, variable)
+            value = value @ torch.from_numpy(np.array(weights, dtype=np.float64)).to(self.device)
             if not value.requires_grad:
                 return np.zeros((len(u), len(u)))
             (gradient,) = torch.autograd.grad(value, variable, create_graph=True)
-            if not gradient.requires_grad:
-                return np.zeros((len(u), len(u)))
-            basis = torch.eye(len(u), dtype=value.dtype, device=value.device)
-            (rows,) = torch.autograd.grad(gradient, variable, basis, is_grads_batched=True, allow_unused=True)
-        result: Array = np.zeros((len(u), len(u))) if rows is None else rows.numpy(force=True)
-        return result
+            return _derivative(gradient, variable)
+
+
+def _derivative(value: Tensor, variable: Tensor) -> Array:  # (n,), (m,) -> (n, m)
+    """Of a vector by a vector; zero where it depends on nothing of it."""
+    rows = None
+    if value.requires_grad:
+        basis = torch.eye(len(value), dtype=value.dtype, device=value.device)
+        (rows,) = torch.autograd.grad(value, variable, basis, is_grads_batched=True, allow_unused=True)
+    result: Array = np.zeros((len(value), len(variable))) if rows is None else rows.numpy(force=True)
+    return result

@@ -20,18 +20,19 @@ from declarative import DeclarativeNode
 from declarative.linear import dense_kernel
 from declarative.linear.sparse import elimination, substitution
 from declarative.recording.tape import machine, systems
-from declarative.solvers import newton_kernel, newton_loop
+from declarative.solvers.newton.compiled import filter as filter_
+from declarative.solvers.newton.compiled import iteration, loop, steps
 
 node = DeclarativeNode(
     lambda x, u: (u - x).square().sum(), lambda x, u: u.sum() - 1, lambda x, u: -u, start=4, record=True
 )
 x = torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
 torch.autograd.grad(node(x)[:, 0].sum(), x)
-for kernel in (newton_loop.find_dense, newton_loop.iterate, machine.advance_beside, dense_kernel.solve_one_active):
+for kernel in (steps.solve_dense_steps, loop.iterate, machine.advance_beside, dense_kernel.solve_one_active):
     assert len(kernel.overloads) == 1, kernel
-unused = [newton_loop.find_sparse, machine.advance_alone, systems.solve_sparse]
+unused = [steps.solve_sparse_steps, machine.advance_alone, systems.solve_sparse]
 unused += [elimination.factorise_alone, elimination.factorise_beside, substitution.solve_alone]
-unused += [newton_kernel.prepare, newton_kernel.move, newton_kernel.judge, newton_kernel.solve_dense]
+unused += [steps.prepare_all, iteration.move_all, filter_.judge_all, steps.correct_all]
 for kernel in unused:
     assert not kernel.overloads, kernel
 """

@@ -8,7 +8,10 @@ import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
 from declarative.linear.machine import INSTALLED
-from declarative.solvers import native, newton_care, newton_search, newton_step
+from declarative.solvers.newton import filter as filter_
+from declarative.solvers.newton import iteration, loop, regularisation, safeguards
+from declarative.solvers.newton import state as states
+from declarative.solvers.newton.compiled import batch as compiled
 from tests.support.helpers import DOUBLE
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="the kernels need Numba")
@@ -55,22 +58,27 @@ def close(one, other):
     return torch.allclose(one.double(), other.double(), rtol=1e-7, atol=1e-9, equal_nan=True)
 
 
+def before(batch):
+    """The model, the state and the scales that an iteration of the kernels is from, in tensors of their own."""
+    model, state, fixed = batch.model(), batch.tensors()[2], batch.problems.fixed
+    copies = [
+        dataclasses.replace(one, **{name: x.clone() for name, x in one.tensors().items()}) for one in (model, state)
+    ]
+    return *copies, states.Scales(*(torch.from_numpy(x) for x in (fixed.scale, fixed.rows, fixed.start)))
+
+
 @pytest.fixture
 def compared(monkeypatch):
     """Every iteration of the kernels is done in torch too; how many there were."""
     seen = []
-    original = native.Native.iterate
+    original = compiled.CompiledBatch.iterate
 
-    def iterate(self, limits, hopeful=True):
-        model = self.model()
-        own = {name: torch.from_numpy(getattr(self.here, name)) for name in native.OF_STATE}
-        changed = dict(zip(native.LOWERED, map(torch.from_numpy, self.before), strict=True))
-        state = dataclasses.replace(self.state, **own, **{name: x.clone() for name, x in changed.items()})
-        scales = newton_step.Scales(*(torch.from_numpy(x) for x in (self.here.scale, self.here.rows, self.here.start)))
-        flags = original(self, limits, hopeful)
+    def iterate(self, stepping=True):
+        model, state, scales = before(self)
+        flags = original(self, stepping)
         batch = dataclasses.replace(self.batch, evaluator=None)
-        *expected, wanted = newton_search.iterate_once(batch, scales, model, state, limits[:3])
-        theta = newton_step.merit(model.objective, model.residual, model.s, state.barrier)[0]
+        *expected, wanted = iteration.iterate_once(batch, scales, model, state, self.common.tolerances)
+        theta = filter_.merit(model.objective, model.residual, model.s, state.barrier)[0]
         clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
         found = torch.from_numpy(flags).T
         plain = (wanted[:, 1] | ~found[:, 1]) & (wanted[:, 2] | ~found[:, 2])  # others are mended at once
@@ -85,7 +93,7 @@ def compared(monkeypatch):
         seen.append(len(flags))
         return flags
 
-    monkeypatch.setattr(native.Native, "iterate", iterate)
+    monkeypatch.setattr(compiled.CompiledBatch, "iterate", iterate)
     return seen
 
 
@@ -114,28 +122,26 @@ REGULARISED = {
 @pytest.mark.parametrize("name", REGULARISED)
 def test_a_regularised_step_is_that_of_torch(monkeypatch, name):
     """Where H curves down along the constraints."""
-    seen, original = [], native.Native.iterate
+    seen, original = [], compiled.CompiledBatch.iterate
 
-    def iterate(self, limits, _):
-        model = self.model()
-        own = {part: torch.from_numpy(getattr(self.here, part)).clone() for part in native.OF_STATE}
-        state = dataclasses.replace(self.state, **own)
-        flags = original(self, limits, hopeful=False)
-        state = dataclasses.replace(state, barrier=torch.from_numpy(self.changed.barrier))
-        plain = newton_step.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
+    def iterate(self, _):
+        model, state, _ = before(self)
+        flags = original(self, stepping=False)
+        state = dataclasses.replace(state, barrier=torch.from_numpy(self.problems.fixed.barrier))
+        plain = iteration.newton_step(model, state.shift, state.weight, state.barrier, model.residual)[1]
         wanted = ~plain.convex & torch.from_numpy(flags[1])
-        start = torch.from_numpy(self.here.start)
+        start = torch.from_numpy(self.problems.fixed.start)
         reach = 3 * torch.maximum(model.u.abs(), (model.u - start).abs()).amax(-1)
-        convex, state, _ = newton_care._regularised(model, state, wanted, reach)
-        step, _ = newton_step.newton_step(convex, state.shift, state.weight, state.barrier, model.residual)
-        place = newton_step.moved(state, step, newton_step.room(state.s, step.s, state.barrier))
+        convex, state, _ = regularisation.regularised(model, state, wanted, reach)
+        step, _ = iteration.newton_step(convex, state.shift, state.weight, state.barrier, model.residual)
+        place = iteration.moved(state, step, iteration.length_to_boundary(state.s, step.s, state.barrier))
         for part in ("u", "y"):
-            mine = torch.from_numpy(getattr(self.trial, part))
+            mine = torch.from_numpy(getattr(self.problems.trial, part))
             assert torch.allclose(mine[wanted], getattr(place, part)[wanted], rtol=1e-6, atol=1e-7), part
         seen.append(int(wanted.sum()))
         return flags
 
-    monkeypatch.setattr(native.Native, "iterate", iterate)
+    monkeypatch.setattr(compiled.CompiledBatch, "iterate", iterate)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         DeclarativeNode(**REGULARISED[name], start=start, solver=Newton(), on_failure="mask").solve(inputs())
@@ -152,7 +158,7 @@ def test_every_iteration_towards_a_barrier_is_that_of_torch(compared):
 def test_without_the_kernels_solutions_are_the_same(monkeypatch, name, record):
     x = inputs()
     ours = node_of(name, record=record).solve(x)
-    monkeypatch.setattr(newton_search, "usable", lambda _: False)
+    monkeypatch.setattr(loop, "usable", lambda _: False)
     theirs = node_of(name, record=record).solve(x)
     assert torch.equal(ours.converged, theirs.converged)
     assert torch.allclose(ours.y[ours.converged], theirs.y[ours.converged], rtol=1e-9, atol=1e-10)
@@ -177,19 +183,19 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("record", [True, False])
 def test_a_refused_step_is_mended_by_kernels_as_in_torch(monkeypatch, name, structure, record):
-    careful, original = [], newton_care.Care.step
+    careful, original = [], safeguards.Safeguards.step
 
     def counted(*args):
         careful.append(args)
         return original(*args)
 
-    monkeypatch.setattr(newton_care.Care, "step", counted)
+    monkeypatch.setattr(safeguards.Safeguards, "step", counted)
     far = torch.tensor([0.8, 0.6, 3.0, -3.0, 2.0, -2.0], dtype=DOUBLE)
     first = torch.eye(M, dtype=DOUBLE)[:2].sum(0) / 2**0.5 if name == "corrected" else far
     x, options = inputs() / 4, {"start": first, "solver": Newton(), "structure": structure}
     ours = DeclarativeNode(**REFUSED[name], **options, record=record).solve(x)
     assert not careful
-    monkeypatch.setattr(newton_search, "usable", lambda _: False)
+    monkeypatch.setattr(loop, "usable", lambda _: False)
     theirs = DeclarativeNode(**REFUSED[name], **options).solve(x)
     assert careful
     assert torch.equal(ours.iterations, theirs.iterations)
@@ -197,10 +203,10 @@ def test_a_refused_step_is_mended_by_kernels_as_in_torch(monkeypatch, name, stru
 
 
 def test_a_large_dense_problem_is_factored_by_the_library_itself(monkeypatch):
-    monkeypatch.setattr(native, "LARGEST", M - 1)
+    monkeypatch.setattr(compiled, "LARGEST", M - 1)
     x = inputs()
     small = node_of("both, and bounds").solve(x)
-    monkeypatch.setattr(native, "LARGEST", M)
+    monkeypatch.setattr(compiled, "LARGEST", M)
     assert torch.allclose(small.y, node_of("both, and bounds").solve(x).y, rtol=1e-10, atol=1e-11)
 
 
@@ -223,7 +229,7 @@ def test_what_is_no_number_ends_in_a_status():
 
 @pytest.mark.skipif(not INSTALLED, reason="there are no kernels without Numba")
 def test_room_for_steps_is_no_square_of_what_is_large():
-    from declarative.solvers.newton_kernel import scratch_for
+    from declarative.solvers.newton.compiled.iteration import scratch_for
 
     assert scratch_for(100_000, 100_000, 0, dense=False).size < 1e6
     assert scratch_for(10, 100_000, 5, dense=True).size < 1e6

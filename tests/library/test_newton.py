@@ -8,8 +8,9 @@ import torch
 from declarative import DeclarativeNode, Newton, Scipy
 from declarative.linear import DENSE
 from declarative.linear.machine import INSTALLED
-from declarative.solvers import newton_care
-from declarative.solvers.newton_step import Model, newton_step
+from declarative.solvers.newton import regularisation, safeguards
+from declarative.solvers.newton.iteration import newton_step
+from declarative.solvers.newton.state import Model
 from tests.support.helpers import DOUBLE, case, relative
 from tests.support.nlp import PROGRAMMES
 
@@ -248,7 +249,8 @@ def test_an_indefinite_sparse_problem_is_shifted_without_python(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("Python looks for a shift")
 
-    monkeypatch.setattr(newton_care, "least_curvature", refuse)
+    for module in (regularisation, safeguards):
+        monkeypatch.setattr(module, "least_curvature", refuse)
     start = torch.full((120,), 0.4, dtype=DOUBLE)
     node = DeclarativeNode(wells, solver="newton", start=start, structure="sparse", record=True)
     x = torch.linspace(0, 1, 3 * 60, dtype=DOUBLE).view(3, 60)

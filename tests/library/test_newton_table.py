@@ -7,7 +7,8 @@ from declarative import DeclarativeNode
 from declarative.linear import DENSE
 from declarative.optimality import assess, optimality_tolerance
 from declarative.problem import Batch, Problem
-from declarative.solvers.newton_step import Model, least_curvature, turned
+from declarative.solvers.newton.regularisation import least_curvature, reflected
+from declarative.solvers.newton.state import Model
 from tests.support.helpers import DOUBLE
 from tests.support.nlp import TABLE
 from tests.support.nlp.run import SOLVERS, attempt
@@ -47,7 +48,7 @@ def saddle(count=1):
     row = torch.tensor([[[0.0, 0.0, 1.0]]], dtype=DOUBLE).expand(count, 1, 3)
     none = gradient.new_zeros(count)
     column = none.unsqueeze(-1)
-    return Model(none, gradient, column, row, hessian, gradient, column, gradient[:, :0], DENSE)
+    return Model(none, gradient, column, row, hessian, gradient, gradient[:, :0], column, DENSE)
 
 
 def test_least_curvature_is_that_along_the_constraints():
@@ -59,9 +60,9 @@ def test_least_curvature_is_that_along_the_constraints():
 
 def test_curvature_is_turned_and_steps_stay_within_reach():
     model = saddle()
-    far = turned(model, ONE, 1e9 * ONE, ONE > 0).hessian[0]
+    far = reflected(model, ONE, 1e9 * ONE, ONE > 0).hessian[0]
     torch.testing.assert_close(far[:2, :2], torch.diag(torch.tensor([2.0, 1.0], dtype=DOUBLE)))
-    near = turned(model, ONE, 0.25 * ONE, ONE > 0).hessian[0]
+    near = reflected(model, ONE, 0.25 * ONE, ONE > 0).hessian[0]
     step = -torch.linalg.solve(near[:2, :2], model.gradient[0, :2])
     assert step.abs().max() <= 0.25 + 1e-12
     assert (model.gradient[0, :2] @ step) < 0

@@ -284,7 +284,7 @@ def test_iterations_without_python_are_those_with(monkeypatch, kind, count):
 
     x = 2 * torch.randn(count, 4, dtype=DOUBLE, generator=generator())
     fast = node().solve(x)
-    monkeypatch.setattr("declarative.solvers.native.Native._functions", lambda _: None)
+    monkeypatch.setattr("declarative.solvers.newton.compiled.batch.CompiledBatch._functions", lambda *_: None)
     slow = node().solve(x)
     assert torch.equal(fast.iterations, slow.iterations)
     assert torch.equal(fast.codes, slow.codes)
@@ -439,10 +439,11 @@ def test_a_gradient_whose_system_is_not_easy_is_found_the_other_way(record):
 
 def test_what_is_kept_of_a_kernel_depends_on_all_kernels(tmp_path):
     (tmp_path / "linear" / "sparse").mkdir(parents=True)
-    (tmp_path / "solvers").mkdir()
+    (tmp_path / "solvers" / "newton" / "compiled").mkdir(parents=True)
     stamps = set()
-    for name in ("linear/a.py", "linear/sparse/b.py", "solvers/newton_c.py", "linear/a.py"):
+    newton = ("solvers/newton/parameters.py", "solvers/newton/compiled/c.py")
+    for name in ("linear/a.py", "linear/sparse/b.py", *newton, "linear/a.py"):
         (tmp_path / name).write_text(f"{name} {len(stamps)}")
         stamps.add(stamp_of(tmp_path))
-    assert len(stamps) == 4
+    assert len(stamps) == 5
     assert stamp_of(Path(declarative.__file__).parent) in run._cache._cache_file._source_stamp

@@ -1,20 +1,4 @@
-"""A batched Newton method: the whole batch at once, in torch, each problem with its own steps and its own end.
-
-Equalities are handled by Newton's method on the optimality conditions (SQP), inequalities by a primal-dual interior
-point: g(u) + s = 0 with slacks s > 0 and s_i y_i = barrier -> 0. With L = f + y' c the step solves
-
-    [ H + d D   A'    G'   ] [du  ]     [ D_U L           ]
-    [ A         0     0    ] [dy_h] = - [ h               ]
-    [ G         0    -S/Y  ] [dy_g]     [ g + barrier / y ]
-
-where d >= 0 is the least regularisation (D: the size of H's diagonal) that makes the Hessian positive definite on the
-directions that the equalities leave free, so that the method looks for minima. A step is accepted if a filter of
-(violation, objective) says that it makes progress, after a second-order correction where that helps; where no step
-along the direction is accepted, feasibility is restored by a damped Gauss-Newton method first.
-
-``newton_start`` says where it begins, ``newton_search`` how the batch goes on, ``newton_step`` what an iteration is and
-``newton_care`` what is done where one does not go as hoped; ``native`` and the kernels are the same, compiled.
-"""
+"""The solver: the method of this package, then polishing, and another try where a solution is not good enough."""
 
 from __future__ import annotations
 
@@ -25,18 +9,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..arguments import require_counts, require_flags, require_tolerances
-from ..problem import Batch
-from ..solution import RawSolution, Status
-from .base import Solver
-from .newton_search import Search
-from .newton_start import first_state
-from .newton_step import Model, Scales, State, model_at
-from .polish import polish
-from .resume import near, resumed
+from ...arguments import require_counts, require_flags, require_tolerances
+from ...problem import Batch
+from ...solution import RawSolution, Status
+from ..base import Solver
+from ..polish import polish
+from .loop import NewtonLoop
+from .parameters import Tolerances
+from .start import first_state, warm_state
+from .state import Model, Scales, State, model_at
 
 ROUGH = 1e-6  # on the gradient, for a Hessian that is not exact, before polishing
 NEARBY = 0.1  # sizes of u, or of the way there: what is near a point
+NEAR = 1e-6  # a problem whose next step is shorter than this, relative to u, is solved
 FINER, FINAL = 1e-3, 30  # of the tolerance, and iterations more, for what seemed solved but is not good enough
 
 
@@ -87,7 +72,7 @@ class Newton(Solver):
         first = start if inner is batch else start.to(torch.float64)
         if inner.guess is None:
             return self._finished(inner, first, start.dtype).to(start.dtype)
-        raw = near(inner, first, start.dtype)
+        raw = _polished_guess(inner, first, start.dtype)
         rows = (raw.codes != Status.CONVERGED).nonzero().flatten()
         if len(rows):
             raw = raw.put(rows, self._finished(inner.select(rows), first[rows], start.dtype))
@@ -104,15 +89,15 @@ class Newton(Solver):
 
     def _polished(self, batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
         if self.hessian == "exact":
-            raw, vague = self._solve(batch, start, sure=not self.polish)
+            raw, may_be_saddle = self._solve(batch, start, sure=not self.polish)
         else:
-            raw, vague = self._roughly()._solve(batch.with_linear_residuals(), start, sure=not self.polish)
+            raw, may_be_saddle = self._roughly()._solve(batch.with_linear_residuals(), start, sure=not self.polish)
         if not self.polish:
             return raw
         raw = polish(batch, raw, start, dtype)
         if not bool(raw.codes.any()):  # all have converged, as nearly always
             return raw
-        rows = ((raw.codes == Status.NOT_OPTIMAL) & vague).nonzero().flatten()
+        rows = ((raw.codes == Status.NOT_OPTIMAL) & may_be_saddle).nonzero().flatten()
         if len(rows):  # they may be saddle points
             part, first = batch.select(rows), start[rows]
             raw = raw.put(rows, polish(part, self._solve(part, first, sure=True)[0], first, dtype))
@@ -142,22 +127,34 @@ class Newton(Solver):
         """Minimise f - barrier * sum(log(-g)) subject to h = 0: where slack times multiplier is the barrier."""
         scales, state, model = first_state(batch, start)
         last = barrier * scales.objective
-        state = dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last=last.unsqueeze(-1))
+        state = dataclasses.replace(state, barrier=torch.maximum(state.barrier, last), last_barrier=last.unsqueeze(-1))
         return self._run(batch, scales, state, model, sure=True)[0]
 
     def _solve(self, batch: Batch, start: Tensor, sure: bool) -> tuple[RawSolution, Tensor]:
         """Where the iterations end, and which of these points may be saddle points; none, if that is to be ``sure``."""
         scales, state, model = first_state(batch, start)
         if batch.guess is not None:
-            state = resumed(batch, scales, state)
+            state = warm_state(batch, scales, state)
             model = model_at(batch, scales, state.u, state.s, state.y)
         return self._run(batch, scales, state, model, sure)
 
     def _run(self, batch: Batch, scales: Scales, state: State, model: Model, sure: bool) -> tuple[RawSolution, Tensor]:
-        default = torch.finfo(state.u.dtype).eps ** 0.6
+        eps = torch.finfo(state.u.dtype).eps
         given = (self.feasibility_tolerance, self.stationarity_tolerance, self.complementarity_tolerance)
-        first, second, third = (default if one is None else one for one in given)
-        search = Search(batch, scales, state, model, (first, second, third), self.max_iterations, sure)
-        while not search.advance():
+        first, second, third = (eps**0.6 if one is None else one for one in given)
+        tolerances = Tolerances(first, second, third, barrier=eps**0.75, step=NEAR)
+        loop = NewtonLoop(batch, scales, state, model, tolerances, self.max_iterations, sure)
+        while not loop.advance():
             pass
-        return search.result(), search.ended.vague
+        return loop.result(), loop.ended.may_be_saddle
+
+
+def _polished_guess(batch: Batch, start: Tensor, dtype: torch.dtype) -> RawSolution:
+    """Solutions from multipliers of a problem nearby; the steps are iterations.
+
+    Where nearly the same constraints are active, a few steps on the optimality conditions are all there is to do.
+    """
+    assert batch.guess is not None
+    multipliers, messages = batch.guess.to(start.dtype), ("Newton",) * batch.size
+    raw = dataclasses.replace(RawSolution.unsolved(start), multipliers=multipliers, messages=messages)
+    return polish(batch, raw, start, dtype, counts=True)
