@@ -19,16 +19,16 @@ from .linear import (
     DiagonalHessianSystem,
     DiagonalSystem,
     HessianSystem,
+    KktSystem,
     Layout,
     MatrixFreeSystem,
     System,
 )
 from .linear.directions import unforeseeable
-from .linear.sparse import NoPattern, SparseLayout, SparseSystem, pattern_of_slope
+from .linear.sparse import NoPattern, SparseLayout, pattern_of_slope
 from .problem import Batch, Expansion
 from .torchside import value_is_hidden
 
-General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the systems of no problem in particular
 Kind = Literal["full", "curvature", "objective"]
 SystemBuilder = Callable[["Point", Kind], System]
 Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
@@ -91,7 +91,7 @@ class Point:
             return DiagonalHessianSystem(diagonal)
         return HessianSystem(self.batch.hessian(self.u, multipliers))
 
-    def full(self) -> General:
+    def full(self) -> KktSystem:
         """The system of H and A."""
         if isinstance(self.batch.layout, SparseLayout):
             values = self.batch.hessian(self.u, self.multipliers) if self.hessian is None else self.hessian
@@ -128,11 +128,11 @@ class Point:
         trusted, *grads = batch.evaluate(("pull", *wanted), pulled, *rows, compared=0, by_problem=apart)
         return tuple(grads) if bool(trusted.all()) else None
 
-    def expanded(self) -> tuple[General, Expansion]:
+    def expanded(self) -> tuple[KktSystem, Expansion]:
         """The full system, and the values and first derivatives that go with it."""
         if stores_hessian(self.batch, self.structure):
             here = self.batch.expand(self.u, self.multipliers)
-            return self.batch.layout.system(here.curvature, here.jacobian, self.active), here  # type: ignore[return-value]
+            return self.batch.layout.system(here.curvature, here.jacobian, self.active), here
         objective, gradient, values, jacobian = self.batch.slopes(self.u, self.multipliers)
         here = Expansion(objective, gradient, values, jacobian, gradient.new_zeros(0))
         return dataclasses.replace(self, jacobian=jacobian).full(), here

@@ -1,6 +1,19 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, by_rows, full_precision, or_one, rank_tolerance, times, total, warn_of
+from .contract import (
+    Factorisation,
+    KktSystem,
+    Pair,
+    Solve,
+    System,
+    by_rows,
+    full_precision,
+    or_one,
+    rank_tolerance,
+    times,
+    total,
+    warn_of,
+)
 from .dense import DenseFactorisation, DenseSystem, HessianSystem
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
 from .forms import Form
@@ -17,10 +30,12 @@ __all__ = [
     "DenseSystem",
     "DiagonalHessianSystem",
     "DiagonalSystem",
+    "Factorisation",
     "FactorisedSystem",
     "Form",
     "HessianSystem",
     "KktSolution",
+    "KktSystem",
     "Layout",
     "MatrixFreeSystem",
     "Pair",

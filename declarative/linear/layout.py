@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..torchside import map_rows
-from .contract import Pair, System, or_one, times
+from .contract import KktSystem, Pair, or_one, times
 from .dense import DenseSystem, least_squares
 from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
 from .forms import Form, Full, SymmetricForm
@@ -115,7 +115,7 @@ class Layout(abc.ABC):
         """The same without a decision by values; not finite where the rows depend on each other."""
 
     @abc.abstractmethod
-    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> System:
+    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> KktSystem:
         """The system at a point, of which solutions can be differentiated."""
 
 

@@ -16,8 +16,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .contract import Pair, Solve, System, times
-from .dense import Whole
+from .contract import Pair, Solve, System
+from .forms import kkt_product
+from .indefinite import IndefiniteFactorisation
 from .layout import Layout
 from .sparse import SparseLayout
 
@@ -37,25 +38,19 @@ class SoftSystem(System):
         return partial(SoftSystem, self.layout)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        form = self.layout.jacobian
-        top = self.layout.hessian.multiply(self.hessian, z) + form.multiply_transposed(self.rows, s)
-        return top, form.multiply(self.rows, z) - (1 - self.share) * s
+        curved = self.layout.hessian.multiply(self.hessian, z)
+        return kkt_product(curved, self.layout.jacobian, self.rows, 1 - self.share, z, s)
 
     def factorise(self) -> Solve:
         if isinstance(self.layout, SparseLayout):
-            none = self.hessian.new_zeros(len(self.hessian), self.layout.kkt.m)
-            factor = self.layout.kkt.factorise(self.hessian, self.rows, none, 1 - self.share)
+            factor = self.layout.kkt.factorise(self.hessian, self.rows, dual=1 - self.share)
             return lambda r, t: factor.solve(r, t)[:2]
-        return self._refined(Whole(self.hessian, self.rows, self.share, torch.finfo(self.hessian.dtype).eps))
-
-    def _refined(self, factors: Whole) -> Solve:
-        """What is left of the right-hand side is solved for once more."""
+        factors = IndefiniteFactorisation(self.hessian, self.rows, self.share, torch.finfo(self.hessian.dtype).eps)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             z, s = factors(r, t)
-            left = r - times(self.hessian, z) - times(self.rows.mT, s)
-            gap = t - times(self.rows, z) + (1 - self.share) * s
-            more_z, more_s = factors(left, gap)
-            return z + more_z, s + more_s
+            top, bottom = self.multiply(z, s)
+            change_z, change_s = factors(r - top, t - bottom)  # what is left is solved for once more
+            return z + change_z, s + change_s
 
         return solve

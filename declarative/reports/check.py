@@ -16,7 +16,7 @@ from ..gradients import RULES, Exact
 from ..implicit import Evaluation
 from ..inputs import Inputs
 from ..linear.contract import rank_tolerance
-from ..linear.dense import kkt_matrix
+from ..linear.indefinite import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..solution import Solution, Status

@@ -11,7 +11,8 @@ from declarative.linear import (
     HessianSystem,
     MatrixFreeSystem,
 )
-from declarative.linear.dense import kkt_matrix, least_squares
+from declarative.linear.dense import least_squares
+from declarative.linear.indefinite import kkt_matrix
 from declarative.linear.layout import DENSE
 from tests.support.helpers import DOUBLE, relative
 

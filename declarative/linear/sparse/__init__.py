@@ -20,7 +20,7 @@ and may be shared by threads.
 from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
 from .dependence import NoPattern
 from .entries import Entries
-from .kkt import Factorisation, Solved, SparseKKT
+from .kkt import LdlFactorisation, Solved, SparseKKT
 from .layout import SparseLayout
 from .pattern import Pattern, find_pattern, pattern_of_slope
 from .symbolic import Symbolic, analyse
@@ -28,9 +28,9 @@ from .system import SparseSystem
 
 __all__ = [
     "Entries",
-    "Factorisation",
     "HessianCompression",
     "JacobianCompression",
+    "LdlFactorisation",
     "NoPattern",
     "Pattern",
     "Solved",

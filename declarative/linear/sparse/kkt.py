@@ -123,7 +123,7 @@ class SparseKKT:
         jacobian: Tensor,  # (batch, nonzeros)
         primal: Tensor | None = None,  # (batch, m)
         dual: Tensor | None = None,  # (batch, k)
-    ) -> Factorisation:
+    ) -> LdlFactorisation:
         """Factor the matrices of a batch; what is not given is zero. Not differentiable."""
         batch = len(hessian)
         primal = hessian.new_zeros(batch, self.m) if primal is None else primal
@@ -131,19 +131,11 @@ class SparseKKT:
         parts = tuple(part.detach().double() for part in (hessian, jacobian, primal, -dual))
         if self.kernel == "torch":
             plan = self._levels(hessian.device)
-            return Factorisation(self, parts, hessian, levels.factorise(plan, torch.cat(parts, 1).T.contiguous()))
+            return LdlFactorisation(self, parts, hessian, levels.factorise(plan, torch.cat(parts, 1).T.contiguous()))
         from .groups import factorise_groups
 
         parts = tuple(part.cpu() for part in parts)
-        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
-
-    def multiply(
-        self, hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, z: Tensor, s: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """K [z; s], differentiable in everything; shapes as in :meth:`factorise`, (batch, m) and (batch, k)."""
-        curved, sloped = self.symbolic.pattern.hessian, self.symbolic.pattern.jacobian
-        top = curved.multiply_symmetric(hessian, z) + primal * z + sloped.multiply_transposed(jacobian, s)
-        return top, sloped.multiply(jacobian, z) - dual * s
+        return LdlFactorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
 
     def own_order(self, flags: bytes) -> OwnOrder | None:
         """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
@@ -197,7 +189,7 @@ def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> OwnOrder | Non
 
 
 @dataclass(frozen=True, eq=False)
-class Factorisation:
+class LdlFactorisation:
     """The factored matrices of a batch."""
 
     kkt: SparseKKT
