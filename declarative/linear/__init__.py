@@ -15,9 +15,10 @@ from .contract import (
     warn_of,
 )
 from .dense import DenseFactorisation, DenseSystem, HessianSystem
+from .dense_layout import DENSE, DenseLayout
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
 from .forms import Form
-from .layout import DENSE, ActiveSolution, DenseLayout, KktSolution, Layout
+from .layout import ActiveSolution, KktSolution, Layout, StepMatrix
 from .matrix_free import MatrixFreeSystem
 from .schur import ActiveFactorisation, FactorisedSystem, SchurReduction
 
@@ -41,6 +42,7 @@ __all__ = [
     "Pair",
     "SchurReduction",
     "Solve",
+    "StepMatrix",
     "System",
     "by_rows",
     "full_precision",

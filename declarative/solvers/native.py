@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..linear import DenseLayout, Layout
+from ..linear import DenseLayout, Layout, StepMatrix
 from ..linear.dense_kernel import LARGEST
 from ..linear.machine import INSTALLED
 from ..linear.sparse import SparseLayout
@@ -222,7 +222,8 @@ class Native:
             _tensor(x).view(len(x), *shape[1:]) for x, shape in zip(here[3:5], self.shapes, strict=True)
         )
         p = here.y.shape[1] - here.s.shape[1]
-        found = self.layout.solve_kkt(hessian, jacobian, primal, dual, p, (r, t), _tensor(here.weight))
+        matrix = StepMatrix(hessian, jacobian, primal, dual, p, _tensor(here.weight))
+        found = self.layout.solve_kkt(matrix, (r, t))
         good = found.convex & found.independent
         return Step(*_each(_array, (found.z, found.s, good, found.room)))
 

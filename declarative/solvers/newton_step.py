@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..conditions import largest
-from ..linear import DenseLayout, KktSolution, Layout, Pair, or_one, total
+from ..linear import DenseLayout, KktSolution, Layout, Pair, StepMatrix, or_one, total
 from ..problem import Batch, Expansion
 
 BOUNDARY = (0.99, 0.999)  # the fraction of the way to s = 0 that a step may go, at least and at most
@@ -196,21 +196,15 @@ def newton_step(
     y, s = model.pull, model.s
     primal = shift.unsqueeze(-1) * model.bend
     if not q:
-        found = model.layout.solve_kkt(
-            model.hessian,
-            model.jacobian,
-            primal,
-            torch.zeros_like(residual),
-            p,
-            (-model.slope, -residual),
-            weight,
-            damping,
-        )
+        none = torch.zeros_like(residual)
+        matrix = StepMatrix(model.hessian, model.jacobian, primal, none, p, weight, damping)
+        found = model.layout.solve_kkt(matrix, (-model.slope, -residual))
         return Step(found.z, s, found.s), found
     dual = torch.cat([torch.zeros_like(model.y[:, :p]), s / y], -1)
     inner = residual[:, p:] - s + barrier.unsqueeze(-1) / y  # g + barrier / y
     right = (-model.slope, -torch.cat([residual[:, :p], inner], -1))
-    found = model.layout.solve_kkt(model.hessian, model.jacobian, primal, dual, p, right, weight, damping)
+    matrix = StepMatrix(model.hessian, model.jacobian, primal, dual, p, weight, damping)
+    found = model.layout.solve_kkt(matrix, right)
     # From the last row: G du = s / y dy - (g + barrier / y), which costs no product with G.
     change = dual[:, p:] * found.s[:, p:] - inner
     return Step(u=found.z, s=-residual[:, p:] - change, y=found.s), found

@@ -12,8 +12,8 @@ from declarative.linear import (
     MatrixFreeSystem,
 )
 from declarative.linear.dense import least_squares
+from declarative.linear.dense_layout import DENSE
 from declarative.linear.indefinite import kkt_matrix
-from declarative.linear.layout import DENSE
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3

@@ -17,7 +17,7 @@ Where :class:`NoPattern` is raised, the problem is better treated as dense. Patt
 and may be shared by threads.
 """
 
-from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
+from .compression import Compression, compress_hessian, compress_jacobian
 from .dependence import NoPattern
 from .entries import Entries
 from .kkt import LdlFactorisation, Solved, SparseKKT
@@ -27,9 +27,8 @@ from .symbolic import Symbolic, analyse
 from .system import SparseSystem
 
 __all__ = [
+    "Compression",
     "Entries",
-    "HessianCompression",
-    "JacobianCompression",
     "LdlFactorisation",
     "NoPattern",
     "Pattern",

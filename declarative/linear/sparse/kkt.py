@@ -137,12 +137,9 @@ class SparseKKT:
         parts = tuple(part.cpu() for part in parts)
         return LdlFactorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
 
-    def own_order(self, flags: bytes) -> OwnOrder | None:
-        """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
-        return self._orders(flags)
-
     @cached_property
-    def _orders(self) -> Callable[[bytes], OwnOrder | None]:
+    def reordered_for(self) -> Callable[[bytes], Reordered | None]:
+        """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
         count = min(max(REMEMBERED // (self.symbolic.fill + 1), 2), REMEMBERED // 5000)
         return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
 
@@ -169,23 +166,24 @@ class SparseKKT:
         return self._plans[device]
 
 
-class OwnOrder(NamedTuple):
+class Reordered(NamedTuple):
     """The analysis of those entries of a pattern that some problems have, in an order made for them."""
 
     kkt: SparseKKT
-    kept: tuple[Tensor, Tensor]  # which entries of H and A these are
+    hessian: Tensor  # which entries of H these are
+    jacobian: Tensor  # and which of A
 
 
-def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> OwnOrder | None:
+def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> Reordered | None:
     ends = np.cumsum([len(pattern.hessian), len(pattern.jacobian), pattern.jacobian.shape[0]])
     curved, sloped, firm, heavy = np.split(np.frombuffer(flags, bool), ends)
     curved, sloped = np.flatnonzero(curved), np.flatnonzero(sloped)
-    own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
+    entries = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
     try:
-        symbolic = analyse(own, PREFERS[kernel], firm, heavy[sloped].astype(float))
+        symbolic = analyse(entries, PREFERS[kernel], firm, heavy[sloped].astype(float))
     except NoPattern:
         return None
-    return OwnOrder(SparseKKT(symbolic, kernel), (torch.from_numpy(curved), torch.from_numpy(sloped)))
+    return Reordered(SparseKKT(symbolic, kernel), torch.from_numpy(curved), torch.from_numpy(sloped))
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,11 +256,11 @@ class LdlFactorisation:
         for rows, _ in self._reordered:
             fresh[rows] = False
         for flags, rows in self._alike(fresh.nonzero().flatten()):
-            own = self.kkt.own_order(flags)
-            if own is not None:
+            other = self.kkt.reordered_for(flags)
+            if other is not None:
                 hessian, jacobian, primal, dual = (part[rows] for part in self.parts)
-                curved, sloped = (kept.to(rows.device) for kept in own.kept)
-                again = own.kkt.factorise(hessian[:, curved], jacobian[:, sloped], primal, -dual)
+                curved, sloped = other.hessian.to(rows.device), other.jacobian.to(rows.device)
+                again = other.kkt.factorise(hessian[:, curved], jacobian[:, sloped], primal, -dual)
                 self._reordered.append((rows, again.factor))
 
     def _alike(self, rows: Tensor) -> list[tuple[bytes, Tensor]]:
