@@ -293,7 +293,7 @@ class Fates(NamedTuple):
 def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> Memory:
     """For so many problems side by side."""
     from ..linear.machine import address_of
-    from ..linear.sparse.lanes import Plan, room_size
+    from ..linear.sparse.kernel_arrays import Plan, room_size
     from ..linear.sparse.substitution import Kernels
     from ..recording.tape.machine import registers_for
     from .newton_curvature import kept_size, mend_dense

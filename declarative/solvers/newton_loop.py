@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..linear.machine import Floats, by_address, compiled, copy, copy_pairs, cut, inner, separate
 from ..linear.sparse.elimination import arrange, factorise
-from ..linear.sparse.lanes import Indices, Plan, room_in
+from ..linear.sparse.kernel_arrays import Indices, Plan, room_in
 from ..linear.sparse.substitution import Kernels, solve
 from ..linear.vector import LANES
 from ..recording.tape.machine import Program, run_groups

@@ -79,7 +79,7 @@ SPARSE = [
         ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
     ),
     Mutant(
-        "declarative/linear/sparse/levels.py",
+        "declarative/linear/sparse/torch_factor.py",
         "now = (left / torch.maximum(total, FADED * most))",
         "now = (left / torch.maximum(total, SMALLEST * most))",
         "where all unknowns are held, rounding errors are taken for a matrix that cannot be solved",

@@ -18,8 +18,8 @@ and may be shared by threads.
 """
 
 from .compression import Compression, compress_hessian, compress_jacobian
-from .dependence import NoPattern
 from .entries import Entries
+from .index_sets import NoPattern
 from .kkt import LdlFactorisation, Solved, SparseKKT
 from .layout import SparseLayout
 from .pattern import Pattern, find_pattern, pattern_of_slope

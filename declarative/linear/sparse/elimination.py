@@ -1,12 +1,4 @@
-"""The factorisation compiled by Numba: column by column in the order of elimination, for problems side by side.
-
-For one group of problems, in the order of elimination:
-
-    W = L D, column by column:  W_ij = K_ij - sum over columns k before j of  L_ik W_jk,
-    L = W D^-1.
-
-W is kept beside L because it makes a block of D of size two no different from two of size one.
-"""
+"""The factorisation compiled by Numba: column by column in the order of elimination, for problems side by side."""
 
 from __future__ import annotations
 
@@ -17,8 +9,8 @@ import numpy as np
 
 from ..machine import Floats, by_address, inner, separate, woven
 from ..vector import LANES, all_less, broad, load, size_of, store, where_less
-from .lanes import Factor, Plan, Work
-from .pivots import PIVOT, REPLACED, SMALLEST
+from .kernel_arrays import Factor, Plan, Work
+from .ldl import PIVOT, REPLACED, SMALLEST
 
 
 @inner
@@ -184,7 +176,7 @@ def _count(factor: Factor, above: Any, below: Any, lanes: int) -> None:
 
 @woven
 def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
-    """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
+    """A pivot by itself."""
     one, none = broad(1.0, lanes), broad(0.0, lanes)
     pivots = load(factor.inverse, j, lanes)
     if all_less(broad(PIVOT, lanes) * load(work.made, j, lanes), size_of(pivots)):  # as nearly always
@@ -196,7 +188,7 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
         pivot = factor.inverse[j, b]
         if abs(pivot) > PIVOT * work.made[j, b]:
             factor.counts[0 if pivot > 0 else 1, b] += 1
-        elif np.isfinite(pivot):  # what is not finite stays, and is not counted
+        elif np.isfinite(pivot):
             factor.counts[3 if plan.is_constraint[j] else 2, b] += 1
             pivot = _replacement(plan, j, b, work) * (-1 if plan.is_constraint[j] else 1)
         factor.inverse[j, b] = 1 / pivot
@@ -204,7 +196,7 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
 
 @woven
 def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
-    """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
+    """A block [h, a; a, c]."""
     one, two, none = broad(1.0, lanes), broad(2.0, lanes), broad(0.0, lanes)
     hs, both, cs = (
         load(factor.inverse, j, lanes),

@@ -14,18 +14,18 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import levels
-from .dependence import NoPattern
+from . import kernel_arrays, numba_factor, torch_factor
 from .entries import LowerTriangle
+from .index_sets import NoPattern
+from .ldl import LOST, BatchFactor
 from .ordering import HEAVY
 from .pattern import Pattern
-from .pivots import LOST
 from .symbolic import Preference, Symbolic, analyse
 
 Kernel = Literal["numba", "torch"]
@@ -130,12 +130,12 @@ class SparseKKT:
         dual = hessian.new_zeros(batch, self.k) if dual is None else dual
         parts = tuple(part.detach().double() for part in (hessian, jacobian, primal, -dual))
         if self.kernel == "torch":
-            plan = self._levels(hessian.device)
-            return LdlFactorisation(self, parts, hessian, levels.factorise(plan, torch.cat(parts, 1).T.contiguous()))
-        from .groups import factorise_groups
-
-        parts = tuple(part.cpu() for part in parts)
-        return LdlFactorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
+            entries = torch.cat(parts, 1).T.contiguous()
+            factor: BatchFactor = torch_factor.factorise(self._torch_plan(hessian.device), entries)
+        else:
+            parts = tuple(part.cpu() for part in parts)
+            factor = numba_factor.factorise_batch(self.symbolic, self.plan, self._memory, parts)
+        return LdlFactorisation(self, parts, hessian, factor)
 
     @cached_property
     def reordered_for(self) -> Callable[[bytes], Reordered | None]:
@@ -144,26 +144,17 @@ class SparseKKT:
         return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
 
     @cached_property
-    def plan(self) -> Any:
+    def plan(self) -> kernel_arrays.Plan:
         """The arrays of the analysis, for compiled kernels."""
-        from .lanes import Plan
-
-        return Plan.of(self.symbolic)
+        return kernel_arrays.Plan.of(self.symbolic)
 
     @cached_property
-    def _memory(self) -> Any:
-        from .groups import Memory
-
-        return Memory()
+    def _memory(self) -> numba_factor.Memory:
+        return numba_factor.Memory()
 
     @cached_property
-    def _plans(self) -> dict[torch.device, levels.Plan]:
-        return {}
-
-    def _levels(self, device: torch.device) -> levels.Plan:
-        if device not in self._plans:
-            self._plans[device] = levels.Plan.of(self.symbolic, device)
-        return self._plans[device]
+    def _torch_plan(self) -> Callable[[torch.device], torch_factor.Plan]:
+        return lru_cache(partial(torch_factor.Plan.of, self.symbolic))
 
 
 class Reordered(NamedTuple):
@@ -193,7 +184,7 @@ class LdlFactorisation:
     kkt: SparseKKT
     parts: tuple[Tensor, ...]  # the values of H, A and the two diagonals
     like: Tensor  # a tensor of the type and on the device that results should have
-    factor: Any
+    factor: BatchFactor
 
     def inertia(self) -> Tensor:  # (batch, 3)
         """How many eigenvalues of each matrix are above, below and at zero.
@@ -214,8 +205,7 @@ class LdlFactorisation:
 
     @cached_property
     def _counts(self) -> Tensor:
-        counts: Tensor = self.factor.counts().to(self.like.device)
-        return counts
+        return self.factor.counts().to(self.like.device)
 
     def solve(self, r: Tensor, t: Tensor, rescue: bool = True) -> Solved:  # (batch, m), (batch, k)
         """Solve for one right-hand side, or for several: (batch, m, count), (batch, k, count).
@@ -246,7 +236,7 @@ class LdlFactorisation:
                 x[rows[better]], error[rows[better]] = found[better], now[better]
 
     @cached_property
-    def _reordered(self) -> list[tuple[Tensor, Any]]:
+    def _reordered(self) -> list[tuple[Tensor, BatchFactor]]:
         """Problems that needed an order of their own, and their factors: those that need the same one together."""
         return []
 

@@ -18,8 +18,8 @@ from ..layout import ActiveSolution, KktSolution, Layout, Product, StepMatrix, p
 from .compression import Compression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
 from .kkt import SparseKKT
+from .ldl import LOST
 from .pattern import Pattern
-from .pivots import LOST
 from .system import SparseSystem
 
 _numbers = itertools.count()

@@ -9,8 +9,8 @@ import numpy as np
 from ..machine import Floats, address_of, by_address, inner, separate, woven
 from ..vector import LANES, broad, load, size_of, store, where_less
 from .elimination import factorise_alone, factorise_beside
-from .lanes import Factor, Indices, Plan, Rows
-from .pivots import CORRECTIONS, FADED, SMALLEST
+from .kernel_arrays import Factor, Indices, Plan, Rows
+from .ldl import CORRECTIONS, FADED, SMALLEST
 
 
 @inner

@@ -11,7 +11,7 @@ from ..contract import Factorisation, Pair, warn_of
 from ..directions import irregular
 from ..forms import StoredSystem
 from .kkt import LdlFactorisation, SparseKKT
-from .pivots import LOST
+from .ldl import LOST
 
 SINGULAR = "the KKT matrix is singular (redundant constraints, a flat objective or a kink)"
 EXACT = 1e-10  # a relative residual that a regular matrix leaves

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...linear.machine import Floats, address_of, allocating, by_address, compiled, inner, separate, woven
-from ...linear.sparse.lanes import Indices
+from ...linear.sparse.kernel_arrays import Indices
 from ...linear.vector import LANES, broad, load, store
 from .systems import Solver, Systems, room_for, solve_in_registers
 

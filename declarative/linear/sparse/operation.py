@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx.node import map_aggregate
 
 from ...torchside import defaults_of
-from .dependence import Algebra, Array, Sets, Traced, flat, positions
+from .index_sets import Algebra, Array, Sets, Traced, flat, positions
 
 Rule = Callable[["Call"], Sequence[Sets | None]]  # one for every result of the operation; raises Unruly
 
