@@ -24,7 +24,7 @@ from .linear import (
     MatrixFreeSystem,
     System,
 )
-from .linear.directions import unforeseeable
+from .linear.directions import random_directions
 from .linear.sparse import NoPattern, SparseLayout, pattern_of_slope
 from .problem import Batch, Expansion
 from .torchside import value_is_hidden
@@ -180,7 +180,7 @@ class Point:
 
 def _probed(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, Tensor]:  # (batch, m), ()
     """The Hessian times ones, and whether that is its diagonal: H r = (H 1) * r for directions r without a pattern."""
-    directions = torch.cat([u.new_ones(1, batch.m), unforeseeable(PROBES, u)])
+    directions = torch.cat([u.new_ones(1, batch.m), random_directions(PROBES, u)])
     products = batch.curvatures(u, multipliers, directions.expand(batch.size, *directions.shape))
     diagonal = products[:, 0]
     expected = diagonal.unsqueeze(1) * directions
@@ -261,7 +261,7 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
     """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
-    z, s = (unforeseeable(1, x).expand_as(x) for x in (u, multipliers))
+    z, s = (random_directions(1, x).expand_as(x) for x in (u, multipliers))
     return not bool(batch.evaluate("misses", _misses, u, multipliers, z, s, by_problem=True).any())
 
 

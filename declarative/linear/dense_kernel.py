@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .machine import Floats, by_address, compiled, copy, cut, inner, separate, smaller
+from .jit import Floats, by_address, compiled, copy, cut, inner, separate, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
 SHORT = 50  # entries of a vector

@@ -14,8 +14,8 @@ from .contract import Pair, or_one, times
 from .dense import DenseSystem, least_squares
 from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
 from .forms import Full
+from .jit import INSTALLED, address_of
 from .layout import ActiveSolution, KktSolution, Layout, Product, StepMatrix, rows_of
-from .machine import INSTALLED, address_of
 from .schur import SchurReduction, solve_factored
 from .spectrum_kernel import NOTHING, STIFF
 

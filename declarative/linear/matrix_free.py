@@ -19,7 +19,7 @@ from ..errors import NumericalWarning
 from .contract import Factorisation, KktSystem, Pair, Solve, or_one, times
 from .dense import DenseFactorisation, DenseSystem
 from .diagonal import factorise_diagonal
-from .directions import unforeseeable
+from .directions import random_directions
 from .forms import Full, kkt_product
 
 PROBES = 8  # of the diagonal, by random signs
@@ -124,7 +124,7 @@ class MatrixFreeFactorisation(Factorisation):
     def curvature(self) -> Tensor:  # (batch,)
         """Along the constraints: 1 if it is positive in the directions that the iteration tries, from a random one."""
         diagonal = self.system.estimate
-        r = unforeseeable(len(diagonal), diagonal) * diagonal
+        r = random_directions(len(diagonal), diagonal) * diagonal
         *_, positive = self._iterate(self._precondition, r, torch.zeros_like(self.active, dtype=r.dtype), diagonal)
         if bool(positive.all()):
             return torch.ones(len(diagonal), dtype=torch.int64, device=diagonal.device)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .dense_kernel import dot
-from .machine import Floats, copy, cut, inner, larger
+from .jit import Floats, copy, cut, inner, larger
 
 LARGEST = 32  # unknowns: beyond that, LAPACK is faster than plane rotations
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..linear.machine import INSTALLED
+from ..linear.jit import INSTALLED
 from ..problem import Request
 from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .passes import Graph, kind_of, record, reproduces

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..linear import DenseLayout, Layout, StepMatrix
 from ..linear.dense_kernel import LARGEST
-from ..linear.machine import INSTALLED
+from ..linear.jit import INSTALLED
+from ..linear.simd import LANES
 from ..linear.sparse import SparseLayout
 from ..linear.sparse.layout import SOLVED
 from ..linear.spectrum_kernel import LARGEST as LARGEST_TURNED
-from ..linear.vector import LANES
 from ..problem import Batch
 from .newton_step import BACKTRACKS, LOWERED, MODEL, Model, Scales, State
 
@@ -89,7 +89,7 @@ class Native:
         self, here: Here, within: Limits, changed: Changed, equations: Equations, step: Step, scratch: Any
     ) -> None:
         """Steps with a positive definite H where it is not, which takes its place."""
-        from ..linear.machine import address_of
+        from ..linear.jit import address_of
         from .newton_curvature import kept_size, mend_all, mend_dense
 
         room, address = np.empty(kept_size(self.batch.m)), address_of(mend_dense)
@@ -292,7 +292,7 @@ class Fates(NamedTuple):
 
 def _memory(layout: Layout, functions: Functions, batch: Lanes, width: int) -> Memory:
     """For so many problems side by side."""
-    from ..linear.machine import address_of
+    from ..linear.jit import address_of
     from ..linear.sparse.kernel_arrays import Plan, room_size
     from ..linear.sparse.substitution import Kernels
     from ..recording.tape.machine import registers_for

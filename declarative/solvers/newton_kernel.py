@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..linear.dense_kernel import solve_kkt
-from ..linear.machine import Floats, compiled, copy, copy_pairs, cut, inner, larger, smaller
+from ..linear.jit import Floats, compiled, copy, copy_pairs, cut, inner, larger, smaller
 from .newton_step import (
     BOUNDARY,
     CENTRED,

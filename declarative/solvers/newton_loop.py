@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..linear.machine import Floats, by_address, compiled, copy, copy_pairs, cut, inner, separate
+from ..linear.jit import Floats, by_address, compiled, copy, copy_pairs, cut, inner, separate
+from ..linear.simd import LANES
 from ..linear.sparse.elimination import arrange, factorise
 from ..linear.sparse.kernel_arrays import Indices, Plan, room_in
 from ..linear.sparse.substitution import Kernels, solve
-from ..linear.vector import LANES
 from ..recording.tape.machine import Program, run_groups
 from .newton_curvature import kept_in, mend, put_back
 from .newton_kernel import (

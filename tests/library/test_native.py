@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.solvers import native, newton_care, newton_search, newton_step
 from tests.support.helpers import DOUBLE
 

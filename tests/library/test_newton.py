@@ -7,7 +7,7 @@ import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
 from declarative.linear import DENSE
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.solvers import newton_care
 from declarative.solvers.newton_step import Model, newton_step
 from tests.support.helpers import DOUBLE, case, relative

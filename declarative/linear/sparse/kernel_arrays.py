@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Floats, cut, inner
+from ..jit import Floats, cut, inner
 from .symbolic import Symbolic
 
 Indices = NDArray[np.uint32]  # which cannot be negative: compiled code does not look

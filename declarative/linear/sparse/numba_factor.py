@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..machine import Floats, compiled, inner
-from ..vector import LANES
+from ..jit import Floats, compiled, inner
+from ..simd import LANES
 from .elimination import arrange, factorise
 from .kernel_arrays import Factor, Parts, Plan, Rows, Work
 from .ldl import GOAL, BatchFactor

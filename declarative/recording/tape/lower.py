@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ...linear.dense_kernel import LARGEST
-from ...linear.machine import Floats
+from ...linear.jit import Floats
+from ...linear.simd import LANES
 from ...linear.sparse.layout import analysis_of
-from ...linear.vector import LANES
 from ...torchside import is_fixed
 from ..trace import LITERALS, RESHAPED_IN_PLACE, STATED, Trace, trace
 from . import machine

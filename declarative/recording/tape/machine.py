@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats, address_of, allocating, by_address, compiled, inner, separate, woven
+from ...linear.jit import Floats, address_of, allocating, by_address, compiled, inlined, inner, separate
+from ...linear.simd import LANES, broadcast, load, store
 from ...linear.sparse.kernel_arrays import Indices
-from ...linear.vector import LANES, broad, load, store
 from .systems import Solver, Systems, room_for, solve_in_registers
 
 Registers = NDArray[np.int64]
@@ -137,7 +137,7 @@ allocate = allocating(_allocate)
 binary, unary = inner(_binary), inner(_unary)
 
 
-@woven
+@inlined
 def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> None:
     """Carry out some of the runs."""
     kinds, ends, A, B, C, D = program.kinds, program.ends, program.a, program.b, program.c, program.d
@@ -254,22 +254,22 @@ def _perform(program: Program, r: Floats, first: int, last: int, lanes: int) -> 
         k = end
 
 
-@woven
+@inlined
 def _load(program: Program, own: Floats, shared: Floats, begin: int, r: Floats, lanes: int) -> None:
     """The registers of inputs and constants; lanes to spare repeat the last problem."""
     fixed, read = len(program.constants), len(program.own)
     if begin == 0:  # those that are the same for all problems
         for i in range(fixed):
-            store(r, i, broad(program.constants[i], lanes), lanes)
+            store(r, i, broadcast(program.constants[i], lanes), lanes)
         for i in range(len(program.shared)):
-            store(r, fixed + read + i, broad(shared[program.shared[i]], lanes), lanes)
+            store(r, fixed + read + i, broadcast(shared[program.shared[i]], lanes), lanes)
     for j in range(lanes):
         row = min(begin + j, len(own) - 1)
         for i in range(read):
             r[(fixed + i) * lanes + j] = own[row, program.own[i]]
 
 
-@woven
+@inlined
 def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats, lanes: int) -> None:
     """The outputs of these problems."""
     there = min(lanes, count - begin)
@@ -282,7 +282,7 @@ def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats,
                 outputs[place + j * (last - first) + i - first] = r[register + j]
 
 
-@woven
+@inlined
 def _advance(
     program: Program,
     own: Floats,

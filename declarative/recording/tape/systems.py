@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...linear.dense_kernel import room_in as dense_room
 from ...linear.dense_kernel import room_size as dense_size
 from ...linear.dense_kernel import solve_active, solve_one_active
-from ...linear.machine import Floats, address_of, by_address, separate
+from ...linear.jit import Floats, address_of, by_address, separate
 from ...linear.sparse.elimination import factorise
 from ...linear.sparse.kernel_arrays import Indices, Plan
 from ...linear.sparse.kernel_arrays import room_in as sparse_room

@@ -23,7 +23,7 @@ from .layout import Layout
 from .sparse import SparseLayout
 
 
-class SoftSystem(System):
+class BarrierSystem(System):
     """The system of H and A, in the form that the layout says, and the shares of the constraints, (batch, k)."""
 
     def __init__(self, layout: Layout, hessian: Tensor, jacobian: Tensor, share: Tensor) -> None:
@@ -34,8 +34,8 @@ class SoftSystem(System):
         self.rows = layout.jacobian.scale_rows(jacobian, share.sqrt())
 
     @property
-    def rebuild(self) -> partial[SoftSystem]:
-        return partial(SoftSystem, self.layout)
+    def rebuild(self) -> partial[BarrierSystem]:
+        return partial(BarrierSystem, self.layout)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         curved = self.layout.hessian.multiply(self.hessian, z)

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from .waiting import one_process
+from .file_lock import one_process
 
 codegen: Any = importlib.import_module("numba.core.codegen")  # without types, as all of Numba
 locks: Any = importlib.import_module("numba.core.compiler_lock")
