@@ -160,19 +160,15 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        with full_precision(cotangents[0]):
-            return _Solve._backward(ctx, *cotangents)
-
-    @staticmethod
-    def _backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         z, s, *operands = ctx.saved_tensors
-        r, t = ctx.kind(*operands).solve(*cotangents)
         moving = [i for i, x in enumerate(operands) if ctx.needs_input_grad[3 + i]]
         grads: list[Tensor | None] = [None] * len(operands)
-        if moving:
-            pull = torch.func.vjp(_product(ctx.kind, operands, moving, z, s), *(operands[i] for i in moving))[1]
-            for i, grad in zip(moving, pull((-r, -t)), strict=True):
-                grads[i] = grad
+        with full_precision(cotangents[0]):
+            r, t = ctx.kind(*operands).solve(*cotangents)
+            if moving:
+                pull = torch.func.vjp(_product(ctx.kind, operands, moving, z, s), *(operands[i] for i in moving))[1]
+                for i, grad in zip(moving, pull((-r, -t)), strict=True):
+                    grads[i] = grad
         return None, r, t, *grads
 
     @staticmethod

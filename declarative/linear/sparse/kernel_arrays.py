@@ -60,15 +60,6 @@ class Plan(NamedTuple):
         return cls(none, none, none, none, never, never, bounds, none, bounds, bounds, none)
 
 
-class Parts(NamedTuple):
-    """The values that K is made of, batch first."""
-
-    hessian: Floats
-    jacobian: Floats
-    primal: Floats
-    dual: Floats
-
-
 class Factor(NamedTuple):
     """The factor of one group of problems; or of several, which come first then."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..jit import Floats, compiled, inner
 from ..simd import LANES
 from .elimination import arrange, factorise
-from .kernel_arrays import Factor, Parts, Plan, Rows, Work
+from .kernel_arrays import Factor, Plan, Rows, Work
 from .ldl import GOAL, BatchFactor
 from .substitution import Kernels, load_right, solve, store_solution
 from .symbolic import Symbolic
@@ -82,7 +82,7 @@ def factorise_batch(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tuple
     work = Work(below, made, np.empty(size, np.uint32))
     entries, *factor = (piece.reshape(groups, -1, lanes) for piece in pieces)
     factors = Factor(*factor)
-    kernels, arrays = Kernels.of(lanes), Parts(*(part.contiguous().numpy() for part in parts))
+    kernels, arrays = Kernels.of(lanes), tuple(part.contiguous().numpy() for part in parts)
     _factorise_all(plan, kernels, arrays, entries, factors, work)
     result = NumbaFactor(plan, memory, batch, entries, factors)
     weakref.finalize(result, memory.give_back, buffer).atexit = False
@@ -95,7 +95,14 @@ def _group(factors: Factor, group: int) -> Factor:
 
 
 @compiled
-def _factorise_all(plan: Plan, kernels: Kernels, parts: Parts, entries: Floats, factors: Factor, work: Work) -> None:
+def _factorise_all(
+    plan: Plan,
+    kernels: Kernels,
+    parts: tuple[Floats, ...],  # of K: the values of H, A and the two diagonals, batch first
+    entries: Floats,
+    factors: Factor,
+    work: Work,
+) -> None:
     for group in range(len(entries)):
         begin = 0
         for part in parts:

@@ -57,20 +57,13 @@ class Plan:
         halves = np.flatnonzero(symbolic.pair)
         mate = np.arange(symbolic.size)
         mate[halves], mate[halves + 1] = halves + 1, halves
-        sign = torch.from_numpy(np.where(symbolic.is_constraint, -1.0, 1.0)).to(device).unsqueeze(-1)
-        first, second = symbolic.coordinates
         kinds = np.flatnonzero(~symbolic.is_constraint), np.flatnonzero(symbolic.is_constraint)
-        return cls(
-            levels=_levels(symbolic, device),
-            place=torch.from_numpy(symbolic.place).to(device),
-            slots=torch.from_numpy(symbolic.slots).to(device),
-            first=torch.from_numpy(first).to(device),
-            second=torch.from_numpy(second).to(device),
-            mate=torch.from_numpy(mate).to(device),
-            sign=sign,
-            kinds=[torch.from_numpy(x).to(device) for x in kinds if len(x)],
-            fill=symbolic.fill,
-        )
+        sign = np.where(symbolic.is_constraint, -1.0, 1.0)
+        arrays = (symbolic.place, symbolic.slots, *symbolic.coordinates, mate, sign)
+        place, slots, first, second, mates, signs = (torch.from_numpy(x).to(device) for x in arrays)
+        positions = [torch.from_numpy(x).to(device) for x in kinds if len(x)]
+        levels = _levels(symbolic, device)
+        return cls(levels, place, slots, first, second, mates, signs.unsqueeze(-1), positions, symbolic.fill)
 
 
 @dataclass(frozen=True, eq=False)
