@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import Form, Layout, by_rows, or_one, total
+from .linear import Form, KktSystem, Layout, by_rows, or_one, total
 from .problem import Batch
-from .structure import General, Point, Structure
+from .structure import Point, Structure
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
@@ -38,7 +38,7 @@ def kink_tolerance(dtype: torch.dtype) -> float:
 class Terms:
     """The conditions at a batch of points, and the sizes of what is summed up in each of them."""
 
-    system: General
+    system: KktSystem
     u: Tensor
     gradient: Tensor  # of f, (batch, m)
     values: Tensor  # c, (batch, k)
@@ -123,7 +123,7 @@ class Terms:
         return torch.where(active, self.multipliers, 0.0), active, weak
 
     def is_solved_by(
-        self, system: General, step: Tensor, change: Tensor, left: Tensor, gap: Tensor, scale: Tensor, noise: float
+        self, system: KktSystem, step: Tensor, change: Tensor, left: Tensor, gap: Tensor, scale: Tensor, noise: float
     ) -> Tensor:  # (batch,)
         """Whether a step solves the linearised conditions: not if these contradict each other, or nothing curves."""
         top, bottom = system.multiply(step, change)

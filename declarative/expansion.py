@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .linear.contract import Pair
-from .linear.layout import DenseLayout, Layout, Product, rows_of
+from .linear.dense_layout import DenseLayout
+from .linear.layout import Layout, Product, rows_of
 from .linearity import is_affine, watched
 from .torchside import without_vmap_warnings
 

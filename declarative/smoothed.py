@@ -13,8 +13,8 @@ from torch import Tensor
 from .arguments import is_number
 from .gradients import Rule
 from .linear import Pair
+from .linear.barrier import BarrierSystem
 from .linear.contract import warn_of
-from .linear.soft import SoftSystem
 from .problem import Batch
 from .solution import Status
 from .solvers import Newton
@@ -132,10 +132,10 @@ class _CentralPoint:
         share = torch.cat([torch.ones_like(multipliers[:, : self.batch.p]), share], -1)
         return replace(self, u=u, multipliers=multipliers, active=share.where(chosen, other.active))
 
-    def system(self) -> SoftSystem:
+    def system(self) -> BarrierSystem:
         """The derivative of the conditions that hold here, made symmetric."""
         here = self.batch.expand(self.u, self.multipliers)
-        return SoftSystem(self.batch.layout, here.curvature, here.jacobian, self.active)
+        return BarrierSystem(self.batch.layout, here.curvature, here.jacobian, self.active)
 
     def solve(self, v: Tensor, w: Tensor) -> Pair:
         """(z, s) with H z + A' s = v and A z - slack / multiplier * s = w."""

@@ -21,16 +21,16 @@ from .linear import (
     DiagonalHessianSystem,
     DiagonalSystem,
     HessianSystem,
+    KktSystem,
     Layout,
     MatrixFreeSystem,
     System,
 )
-from .linear.directions import unforeseeable
-from .linear.sparse import NoPattern, SparseLayout, SparseSystem, pattern_of_slope
+from .linear.directions import random_directions
+from .linear.sparse import NoPattern, SparseLayout, pattern_of_slope
 from .problem import Batch
 from .torchside import value_is_hidden
 
-General = DenseSystem | DiagonalSystem | MatrixFreeSystem | SparseSystem  # the systems of no problem in particular
 Kind = Literal["full", "curvature", "objective"]
 SystemBuilder = Callable[["Point", Kind], System]
 Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
@@ -93,7 +93,7 @@ class Point:
             return DiagonalHessianSystem(diagonal)
         return HessianSystem(self.batch.hessian(self.u, multipliers))
 
-    def full(self) -> General:
+    def full(self) -> KktSystem:
         """The system of H and A."""
         if isinstance(self.batch.layout, SparseLayout):
             values = self.batch.hessian(self.u, self.multipliers) if self.hessian is None else self.hessian
@@ -130,11 +130,11 @@ class Point:
         trusted, *grads = batch.evaluate(("pull", *wanted), pulled, *rows, compared=0, by_problem=apart)
         return tuple(grads) if bool(trusted.all()) else None
 
-    def expanded(self) -> tuple[General, Expansion]:
+    def expanded(self) -> tuple[KktSystem, Expansion]:
         """The full system, and the values and first derivatives that go with it."""
         if stores_hessian(self.batch, self.structure):
             here = self.batch.expand(self.u, self.multipliers)
-            return self.batch.layout.system(here.curvature, here.jacobian, self.active), here  # type: ignore[return-value]
+            return self.batch.layout.system(here.curvature, here.jacobian, self.active), here
         objective, gradient, values, jacobian = self.batch.slopes(self.u, self.multipliers)
         here = Expansion(objective, gradient, values, jacobian, gradient.new_zeros(0))
         return dataclasses.replace(self, jacobian=jacobian).full(), here
@@ -182,7 +182,7 @@ class Point:
 
 def _probe_diagonal(batch: Batch, u: Tensor, multipliers: Tensor | None) -> tuple[Tensor, Tensor]:  # (batch, m), ()
     """The Hessian times ones, and whether that is its diagonal: H r = (H 1) * r for directions r without a pattern."""
-    directions = torch.cat([u.new_ones(1, batch.m), unforeseeable(PROBES, u)])
+    directions = torch.cat([u.new_ones(1, batch.m), random_directions(PROBES, u)])
     products = batch.curvatures(u, multipliers, directions.expand(batch.size, *directions.shape))
     diagonal = products[:, 0]
     expected = diagonal.unsqueeze(1) * directions
@@ -264,7 +264,7 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
 
 def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
     """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
-    z, s = (unforeseeable(1, x).expand_as(x) for x in (u, multipliers))
+    z, s = (random_directions(1, x).expand_as(x) for x in (u, multipliers))
     return not bool(batch.evaluate("misses", _has_other_entries, u, multipliers, z, s, by_problem=True).any())
 
 

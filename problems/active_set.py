@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.machine import INSTALLED, allocating
+from declarative.linear.jit import INSTALLED, allocating
 
 LARGEST = 512  # rows, beyond which factorisations are faster than pivots, which are bound by memory
 PLAIN = 1e5  # problems times rows to the third power: for so few the method pays without Numba

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.machine import INSTALLED, allocating
+from declarative.linear.jit import INSTALLED, allocating
 
 Array = NDArray[np.floating]
 

@@ -46,7 +46,7 @@ ROOMS = [
     "problems",
     "experiments",
 ]
-MAY_TOUCH_PRIVATE_NUMBA = "declarative.linear.numbaside"
+MAY_TOUCH_PRIVATE_NUMBA = "declarative.linear.numba_internals"
 MAY_TOUCH_PRIVATE_TORCH = ("declarative.torchside", "declarative.recording")
 
 

@@ -1,10 +1,24 @@
 """One linear algebra, forward and backward: multiply, factor once, solve many, say how definite."""
 
-from .contract import Pair, Solve, System, by_rows, full_precision, or_one, rank_tolerance, times, total, warn_of
+from .contract import (
+    Factorisation,
+    KktSystem,
+    Pair,
+    Solve,
+    System,
+    by_rows,
+    full_precision,
+    or_one,
+    rank_tolerance,
+    times,
+    total,
+    warn_of,
+)
 from .dense import DenseFactorisation, DenseSystem, HessianSystem
+from .dense_layout import DENSE, DenseLayout
 from .diagonal import DiagonalHessianSystem, DiagonalSystem
 from .forms import Form
-from .layout import DENSE, ActiveSolution, DenseLayout, KktSolution, Layout
+from .layout import ActiveSolution, KktSolution, Layout, StepMatrix
 from .matrix_free import MatrixFreeSystem
 from .schur import ActiveFactorisation, FactorisedSystem, SchurReduction
 
@@ -17,15 +31,18 @@ __all__ = [
     "DenseSystem",
     "DiagonalHessianSystem",
     "DiagonalSystem",
+    "Factorisation",
     "FactorisedSystem",
     "Form",
     "HessianSystem",
     "KktSolution",
+    "KktSystem",
     "Layout",
     "MatrixFreeSystem",
     "Pair",
     "SchurReduction",
     "Solve",
+    "StepMatrix",
     "System",
     "by_rows",
     "full_precision",

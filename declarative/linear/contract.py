@@ -37,13 +37,6 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def bordered(curved: Tensor, jacobian: Tensor, active: Tensor, z: Tensor, s: Tensor) -> Pair:
-    """The KKT matrix times (z, s) from H z: the rows of the active constraints are added, and their transpose."""
-    mask = active.to(z.dtype)
-    rows = jacobian * mask.unsqueeze(-1)
-    return curved + times(rows.mT, s), times(rows, z) - (1 - mask) * s
-
-
 def total(values: Tensor) -> Tensor:  # (batch,)
     """The sum of all entries of each problem: not finite if one of them is not."""
     return values.sum(tuple(range(1, values.dim())))
@@ -105,6 +98,50 @@ class System(abc.ABC):
         return self.factorise()(r, t)  # nobody differentiates
 
 
+class Factorisation(abc.ABC):
+    """The factors of the KKT matrices of a batch: solutions, and how definite H is along the active constraints."""
+
+    @abc.abstractmethod
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:  # (batch, m), (batch, k)
+        """(z, s) for the right-hand side (r, t)."""
+
+    @abc.abstractmethod
+    def curvature(self) -> Tensor:  # (batch,)
+        """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
+
+    @abc.abstractmethod
+    def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
+        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
+
+
+class KktSystem(System):
+    """The system of H and A, whatever is stored of them: what the verdict on a point asks of it."""
+
+    @abc.abstractmethod
+    def factorise(self, warn: bool = True) -> Factorisation:
+        """Factor once. Called without gradients; ``warn`` says whether a singular matrix is reported."""
+
+    @abc.abstractmethod
+    def with_active(self, active: Tensor) -> KktSystem:
+        """The same with other active constraints."""
+
+    @abc.abstractmethod
+    def stored_hessian(self) -> Tensor | None:
+        """What is stored of H, if anything is."""
+
+    @abc.abstractmethod
+    def diagonal_entries(self) -> Tensor:  # (batch, m)
+        """The diagonal of H, or an estimate of it that is positive."""
+
+    @abc.abstractmethod
+    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
+        """|H| |z|, or about that; an entry that is not finite does not count."""
+
+    @abc.abstractmethod
+    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
+        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
+
+
 class _Solve(torch.autograd.Function):
     """x = K^-1 b with K symmetric: dx = K^-1 (db - dK x), and the transpose of that."""
 
@@ -123,19 +160,15 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        with full_precision(cotangents[0]):
-            return _Solve._backward(ctx, *cotangents)
-
-    @staticmethod
-    def _backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         z, s, *operands = ctx.saved_tensors
-        r, t = ctx.kind(*operands).solve(*cotangents)
         moving = [i for i, x in enumerate(operands) if ctx.needs_input_grad[3 + i]]
         grads: list[Tensor | None] = [None] * len(operands)
-        if moving:
-            pull = torch.func.vjp(_product(ctx.kind, operands, moving, z, s), *(operands[i] for i in moving))[1]
-            for i, grad in zip(moving, pull((-r, -t)), strict=True):
-                grads[i] = grad
+        with full_precision(cotangents[0]):
+            r, t = ctx.kind(*operands).solve(*cotangents)
+            if moving:
+                pull = torch.func.vjp(_product(ctx.kind, operands, moving, z, s), *(operands[i] for i in moving))[1]
+                for i, grad in zip(moving, pull((-r, -t)), strict=True):
+                    grads[i] = grad
         return None, r, t, *grads
 
     @staticmethod

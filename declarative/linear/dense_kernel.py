@@ -1,4 +1,4 @@
-"""Systems of small dense matrices as machine code, one problem at a time: what ``layout.py`` says in torch."""
+"""Systems of small dense matrices as machine code, one problem at a time: what ``dense_layout.py`` says in torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .machine import Floats, by_address, compiled, copy, cut, inner, separate, smaller
+from .jit import Floats, by_address, compiled, copy, cut, inner, separate, smaller
 
 LARGEST = 128  # unknowns: beyond that, LAPACK's factorisations are faster
 SHORT = 50  # entries of a vector
@@ -17,7 +17,7 @@ DIGITS = float(np.finfo(np.float64).eps ** 0.5)
 
 
 @inner
-def _dot(x: Floats, y: Floats) -> float:
+def dot(x: Floats, y: Floats) -> float:
     """The inner product; of short vectors BLAS is called for longer than it works."""
     if len(x) > SHORT:
         return np.dot(x, y)  # type: ignore[no-any-return]
@@ -105,25 +105,38 @@ def solve_kkt(
     good = room >= 0
     if not good:
         _unit(matrix)
-    _forward(matrix, z)
-    for i in range(p):
-        copy(half[i], jacobian[i])
-        _forward(matrix, half[i])
-        for j in range(i + 1):
-            complement[i, j] = _dot(half[i], half[j])
-        t[i] = _dot(half[i], z) - t[i]
-    if p and _cholesky(complement) < 0:
+    if p and not _reduce(matrix, jacobian, half, complement) >= 0:
         good = False
         _unit(complement)
-    _forward(complement, t[:p])
-    _backward(complement, t[:p])
-    for i in range(p):
-        for a in range(len(z)):
-            z[a] -= half[i, a] * t[i]
-    _backward(matrix, z)
+    _solve_reduced(matrix, half, complement, z, t[:p])
     for i in range(p, len(t)):
-        t[i] = forces[i] * (_dot(jacobian[i], z) - t[i])
+        t[i] = forces[i] * (dot(jacobian[i], z) - t[i])
     return good, room
+
+
+@inner
+def _reduce(factor: Floats, rows: Floats, half: Floats, complement: Floats) -> float:
+    """L^-1 A' in the rows of half, and the factor of A H^-1 A' as :func:`_cholesky` leaves it, from H = L L'."""
+    for i in range(len(half)):
+        copy(half[i], rows[i])
+        _forward(factor, half[i])
+        for j in range(i + 1):
+            complement[i, j] = dot(half[i], half[j])
+    return _cholesky(complement)  # type: ignore[no-any-return]
+
+
+@inner
+def _solve_reduced(factor: Floats, half: Floats, complement: Floats, z: Floats, s: Floats) -> None:
+    """(z, s) with H z + A' s = z and A z = s, in place, by these factors."""
+    _forward(factor, z)
+    for i in range(len(s)):
+        s[i] = dot(half[i], z) - s[i]
+    _forward(complement, s)
+    _backward(complement, s)
+    for i in range(len(s)):
+        for a in range(len(z)):
+            z[a] -= half[i, a] * s[i]
+    _backward(factor, z)
 
 
 class Room(NamedTuple):
@@ -198,7 +211,7 @@ def _scaled(room: Room, unit: Floats, length: Floats) -> int:
 @inner
 def _factorise_active(room: Room, count: int) -> bool:
     """The factors of H + A'A and of its Schur complement; whether digits are left in both."""
-    hessian, rows, factor, half, complement = room.hessian, room.jacobian, room.factor, room.half, room.complement
+    hessian, rows, factor = room.hessian, room.jacobian, room.factor
     m = len(hessian)
     for a in range(m):
         for b in range(a + 1):
@@ -210,32 +223,16 @@ def _factorise_active(room: Room, count: int) -> bool:
                     factor[a, b] += rows[i, a] * rows[i, b]
     if not _cholesky(factor) > DIGITS:
         return False
-    for i in range(count):
-        for a in range(m):
-            half[i, a] = rows[i, a]
-        _forward(factor, half[i])
-        for j in range(i + 1):
-            complement[i, j] = _dot(half[i], half[j])
-    return bool(_cholesky(complement[:count, :count]) > DIGITS)
+    return bool(_reduce(factor, rows, room.half[:count], room.complement[:count, :count]) > DIGITS)
 
 
 @inner
 def _solve_active(room: Room, count: int, z: Floats, s: Floats) -> None:
     """By these factors, in place."""
-    m = len(z)
     for i in range(count):
-        for a in range(m):
+        for a in range(len(z)):
             z[a] += room.jacobian[i, a] * s[i]
-    _forward(room.factor, z)
-    for i in range(count):
-        s[i] = _dot(room.half[i], z) - s[i]
-    small = room.complement[:count, :count]
-    _forward(small, s[:count])
-    _backward(small, s[:count])
-    for i in range(count):
-        for a in range(m):
-            z[a] -= room.half[i, a] * s[i]
-    _backward(room.factor, z)
+    _solve_reduced(room.factor, room.half[:count], room.complement[:count, :count], z, s[:count])
 
 
 def _examples() -> tuple[Any, ...]:
@@ -265,9 +262,9 @@ def solve_one_active(room: Room) -> None:
         copy(more_z, room.z)
         copy(more_s, room.s)
         for a in range(m):
-            more_z[a] -= _dot(room.hessian[a], z)
+            more_z[a] -= dot(room.hessian[a], z)
         for i in range(count):
-            more_s[i] -= _dot(room.jacobian[i], z)
+            more_s[i] -= dot(room.jacobian[i], z)
             for a in range(m):
                 more_z[a] -= room.jacobian[i, a] * s[i]
         _solve_active(room, count, more_z, more_s)

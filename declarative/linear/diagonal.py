@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contract import Pair, Solve, System, bordered, rank_tolerance, times
+from .contract import Factorisation, Pair, Solve, System, rank_tolerance, times
 from .dense import DenseFactorisation
+from .fallback import WithFallback
 from .forms import Diagonal, StoredSystem
 from .schur import leaves_digits, solve_factored
 
@@ -14,13 +15,10 @@ from .schur import leaves_digits, solve_factored
 class DiagonalSystem(StoredSystem):
     """The system of a diagonal Hessian, given by its diagonal (batch, m), A (batch, k, m) and active (batch, k)."""
 
-    form = Diagonal()
+    hessian_form = Diagonal()
 
-    def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        return bordered(self.hessian * z, self.jacobian, self.active, z, s)
-
-    def factorise(self, warn: bool = True) -> DiagonalFactorisation:
-        return DiagonalFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
+    def factorise(self, warn: bool = True) -> Factorisation:
+        return factorise_diagonal(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
 
 
 class DiagonalHessianSystem(System):
@@ -44,39 +42,17 @@ class DiagonalHessianSystem(System):
         return solve
 
 
-class DiagonalFactorisation:
+def factorise_diagonal(diagonal: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> Factorisation:
     """The factors for H = diag(d): elementwise where d is positive, by the dense matrix where it is not.
 
     Args:
         name: what a warning calls the matrix where it is singular; None for no warning.
     """
 
-    def __init__(self, diagonal: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> None:
-        self._regular, definite = diagonal_schur(diagonal, jacobian, active)
-        self.size = len(diagonal)
-        self.rest = (~definite).nonzero().flatten()
-        self._dense = None
-        if len(self.rest):  # not worth a way of their own
-            matrix = torch.diag_embed(diagonal[self.rest])
-            self._dense = DenseFactorisation(matrix, jacobian[self.rest], active[self.rest], name)
+    def factorise_rest(rest: Tensor) -> DenseFactorisation:  # not worth a way of their own
+        return DenseFactorisation(torch.diag_embed(diagonal[rest]), jacobian[rest], active[rest], name)
 
-    def curvature(self) -> Tensor:  # (batch,)
-        """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
-        signs = torch.ones(self.size, dtype=torch.int64, device=self.rest.device)
-        return signs if self._dense is None else signs.index_copy(0, self.rest, self._dense.curvature())
-
-    def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
-        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
-        assert self._dense is not None  # there are none otherwise
-        problems, directions = self._dense.flat_directions()
-        return self.rest[problems], directions
-
-    def __call__(self, r: Tensor, t: Tensor) -> Pair:
-        z, s = self._regular(r, t)
-        if self._dense is not None:
-            z_rest, s_rest = self._dense(r[self.rest], t[self.rest])
-            z, s = z.index_copy(0, self.rest, z_rest), s.index_copy(0, self.rest, s_rest)
-        return z, s
+    return WithFallback(*diagonal_schur(diagonal, jacobian, active), factorise_rest)
 
 
 def diagonal_schur(diagonal: Tensor, jacobian: Tensor, active: Tensor | None) -> tuple[Solve, Tensor]:

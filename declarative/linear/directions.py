@@ -25,7 +25,7 @@ def _direction(size: int, dtype: torch.dtype, device: torch.device, frequency: f
     return torch.cos(frequency * steps.square())
 
 
-def unforeseeable(count: int, like: Tensor) -> Tensor:  # (count, m)
+def random_directions(count: int, like: Tensor) -> Tensor:  # (count, m)
     """Directions that nobody can construct a problem against; other ones every time.
 
     For a test that is passed for certain by what it should pass, whatever the directions are.

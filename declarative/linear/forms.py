@@ -8,7 +8,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from .contract import System, times
+from .contract import KktSystem, Pair, times
 
 
 class SymmetricForm(abc.ABC):
@@ -96,10 +96,16 @@ class Diagonal(SymmetricForm):
         return (sizes / values.abs()).nan_to_num(torch.inf)
 
 
-class StoredSystem(System):
-    """The system of H in some form, of A, and of active (batch, k)."""
+def kkt_product(curved: Tensor, form: Form, rows: Tensor, dual: Tensor, z: Tensor, s: Tensor) -> Pair:
+    """[H A'; A -diag(dual)] times (z, s), from H z (batch, m) and the values of A in its form."""
+    return curved + form.multiply_transposed(rows, s), form.multiply(rows, z) - dual * s
 
-    form: SymmetricForm  # of H
+
+class StoredSystem(KktSystem):
+    """The system of stored values of H and A, each in its form, and of active (batch, k)."""
+
+    hessian_form: SymmetricForm
+    jacobian_form: Form = Full()
 
     def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
         super().__init__(hessian, jacobian, active)
@@ -107,22 +113,26 @@ class StoredSystem(System):
         self.jacobian = jacobian
         self.active = active
 
+    def active_rows(self, dtype: torch.dtype) -> Pair:
+        """D A, and the diagonal of I - D."""
+        mask = self.active.to(dtype)
+        return self.jacobian_form.scale_rows(self.jacobian, mask), 1 - mask
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        curved = self.hessian_form.multiply(self.hessian, z)
+        return kkt_product(curved, self.jacobian_form, *self.active_rows(z.dtype), z, s)
+
     def with_active(self, active: Tensor) -> Self:
-        """The same with other active constraints."""
         return cast(Self, self.rebuild(self.hessian, self.jacobian, active))
 
     def stored_hessian(self) -> Tensor | None:
-        """What is stored of H."""
         return self.hessian
 
-    def diagonal_entries(self) -> Tensor:  # (batch, m)
-        """The diagonal of H."""
-        return self.form.diagonal(self.hessian)
+    def diagonal_entries(self) -> Tensor:
+        return self.hessian_form.diagonal(self.hessian)
 
-    def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
-        """|H| |z|; an entry that is not finite does not count."""
-        return self.form.multiply(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
+    def magnitude(self, z: Tensor) -> Tensor:
+        return self.hessian_form.multiply(self.hessian.abs().nan_to_num(0.0, 0.0, 0.0), z.abs())
 
-    def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
-        """The smallest change of each unknown that changes an entry of H u by its size; infinite if none does."""
-        return self.form.least_change(self.hessian, size)
+    def least_change(self, size: Tensor) -> Tensor:
+        return self.hessian_form.least_change(self.hessian, size)

@@ -13,23 +13,28 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..torchside import map_rows
-from .contract import Pair, System, or_one, times
-from .dense import DenseSystem, least_squares
-from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
-from .forms import Form, Full, SymmetricForm
-from .machine import INSTALLED, address_of
-from .spectrum_kernel import NOTHING, STIFF
+from .contract import KktSystem, Pair
+from .forms import Form, SymmetricForm
 
 Product = Callable[[Tensor], Tensor]  # of matrices with vectors
-SQUARED = 32  # unknowns, from which multipliers by A A' are worth a kind of system that tapes have no other use for
+
+
+class StepMatrix(NamedTuple):
+    """The matrix of a Newton step: the values of H and A, and what is added to the diagonal."""
+
+    hessian: Tensor
+    jacobian: Tensor
+    primal: Tensor  # (batch, m)
+    dual: Tensor  # (batch, k), zero for equalities
+    p: int  # the number of equalities, which come first
+    weight: Tensor  # of A'A of these, which changes nothing in the solution, (batch,)
+    damping: Tensor | None = None  # of these, relative, (batch,)
 
 
 class KktSolution(NamedTuple):
@@ -66,17 +71,7 @@ class Layout(abc.ABC):
         """A at u (..., m), from a function that multiplies its transpose with vectors (..., k), or its transpose."""
 
     @abc.abstractmethod
-    def solve_kkt(
-        self,
-        hessian: Tensor,
-        jacobian: Tensor,
-        primal: Tensor,  # (batch, m)
-        dual: Tensor,  # (batch, k), zero for equalities
-        p: int,  # the number of equalities
-        right: Pair,  # (batch, m), (batch, k)
-        weight: Tensor,  # of A'A, which changes nothing in the solution, (batch,)
-        damping: Tensor | None = None,  # of the equalities, relative, (batch,)
-    ) -> KktSolution:
+    def solve_kkt(self, matrix: StepMatrix, right: Pair) -> KktSolution:  # (batch, m), (batch, k)
         """Factor and solve, without a decision by values."""
 
     @abc.abstractmethod
@@ -115,227 +110,19 @@ class Layout(abc.ABC):
         """The same without a decision by values; not finite where the rows depend on each other."""
 
     @abc.abstractmethod
-    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> System:
+    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> KktSystem:
         """The system at a point, of which solutions can be differentiated."""
-
-
-@dataclass(frozen=True)
-class DenseLayout(Layout):
-    """All entries of H and A: (batch, m, m) and (batch, k, m)."""
-
-    hessian = Full()
-    jacobian = Full()
-    weights_help = True
-
-    def hessian_values(self, pull: Product, u: Tensor) -> Tensor:
-        return rows_of(pull, u, u.shape[-1])
-
-    def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:  # noqa: ARG002
-        return rows_of(pull, u, k)
-
-    def least_curvature(
-        self,
-        hessian: Tensor,
-        jacobian: Tensor,
-        dual: Tensor,
-        size: Tensor,
-        p: int,
-        rough: bool = False,  # noqa: ARG002
-    ) -> Pair:
-        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
-        return values[:, 0], vectors[..., 0] * size.rsqrt()
-
-    def turned(
-        self, hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int, slope: Tensor, reach: Tensor
-    ) -> Tensor:
-        """H with negative curvature along the constraints turned positive.
-
-        Along an eigenvector with curvature c < 0 the step is that of |c|: downhill, and as long as Newton's; but a step
-        from the slope (batch, m) is not longer than reach (batch,).
-        """
-        values, vectors = _spectrum(hessian, jacobian, dual, size, p)
-        unit = size.rsqrt()
-        along = times(vectors.mT, slope * unit).abs()
-        longest = (vectors * unit.unsqueeze(-1)).abs().amax(-2)  # of an entry of u, for a unit along a direction
-        wanted = torch.maximum(values.abs(), along * longest / reach.unsqueeze(-1))
-        wanted = torch.maximum(wanted, NOTHING * values.abs().amax(-1, keepdim=True))  # what is less is rounding
-        back = vectors / unit.unsqueeze(-1)
-        return hessian + (back * (wanted - values).unsqueeze(-2)) @ back.mT
-
-    def least_norm(self, jacobian: Tensor) -> Callable[[Tensor], Tensor]:
-        inverse = torch.linalg.pinv(jacobian) if jacobian.shape[1] else jacobian.mT
-        return lambda right: times(inverse, right)
-
-    def least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
-        return least_squares(jacobian, right)
-
-    def quick_least_squares(self, jacobian: Tensor, right: Tensor) -> Tensor:
-        k, m = jacobian.shape[1:]
-        there = self.jacobian.row_lengths(jacobian) > 0
-        if k > m or m < SQUARED:
-            eye = torch.eye(m, dtype=right.dtype, device=right.device).expand(len(right), -1, -1)
-            _, s, trusted = self.solve_active(eye, jacobian, there, (right, torch.zeros_like(jacobian[..., 0])))
-            return torch.where(trusted.unsqueeze(-1), s, torch.nan)
-        square = torch.baddbmm(torch.diag_embed((~there).to(right.dtype)), jacobian, jacobian.mT)
-        none = jacobian[:, :0, :k], there[:, :0]
-        s, left = torch.zeros_like(jacobian[..., 0]), right
-        for _ in range(2):  # the second time for the digits that the square of A has lost
-            more, _, trusted = self.solve_active(square, *none, (times(jacobian, left), s[:, :0]))
-            s = s + more
-            left = right - times(jacobian.mT, s)
-        return torch.where(trusted.unsqueeze(-1), s, torch.nan)
-
-    def system(self, hessian: Tensor, jacobian: Tensor, active: Tensor) -> DenseSystem:
-        return DenseSystem(hessian, jacobian, active)
-
-    def solve_kkt(
-        self,
-        hessian: Tensor,
-        jacobian: Tensor,
-        primal: Tensor,
-        dual: Tensor,
-        p: int,
-        right: Pair,
-        weight: Tensor,
-        damping: Tensor | None = None,
-    ) -> KktSolution:
-        """By Cholesky factors of H + primal + G' dual^-1 G + weight A'A and of its Schur complement.
-
-        H + weight A'A is positive definite for a large weight if and only if H is so along A u = 0: Cholesky can test
-        what an inertia count would.
-        """
-        (r, t), rows, pull = right, jacobian[:, :p], jacobian[:, p:]
-        inverse = 1 / dual[:, p:]
-        matrix = hessian + torch.diag_embed(primal)
-        if pull.shape[1]:
-            matrix = torch.baddbmm(matrix, pull.mT, inverse.unsqueeze(-1) * pull)
-            r = r + times(pull.mT, inverse * t[:, p:])
-        if p:
-            matrix = torch.baddbmm(matrix, rows.mT * weight[:, None, None], rows)
-            r = r + times(rows.mT, weight.unsqueeze(-1) * t[:, :p])
-        whole, convex, room = _cholesky(matrix)
-        if not p:
-            z = torch.cholesky_solve(r.unsqueeze(-1), whole).squeeze(-1)
-            s, independent = t[:, :0], torch.ones_like(convex)
-        else:
-            both = torch.linalg.solve_triangular(whole, torch.cat([rows.mT, r.unsqueeze(-1)], -1), upper=False)
-            half, first = both[..., :p], both[..., p:]
-            complement = torch.bmm(half.mT, half)
-            if damping is not None:
-                most = torch.diagonal(complement, dim1=-2, dim2=-1).amax(-1)
-                complement = complement + torch.diag_embed((damping * most).unsqueeze(-1).expand(-1, p))
-            small, independent, _ = _cholesky(complement)
-            down = torch.cholesky_solve(torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)
-            z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, down), upper=True).squeeze(-1)
-            s = down.squeeze(-1)
-        if pull.shape[1]:
-            s = torch.cat([s, inverse * (times(pull, z) - t[:, p:])], -1)
-        return KktSolution(z, s, convex, independent, room)
-
-    def solve_active(self, hessian: Tensor, jacobian: Tensor, active: Tensor, right: Pair) -> ActiveSolution:
-        x, trusted = torch.ops.declarative.solve_dense_active(hessian, jacobian, active, *right)
-        z, s = x.split([right[0].shape[-1], right[1].shape[-1]], 1)
-        return ActiveSolution(z, s, trusted)
 
 
 def rows_of(pull: Product, u: Tensor, count: int) -> Tensor:  # (..., count, m)
     """The rows of Jacobians, by reverse passes with the unit vectors, all at once."""
-    if not count:
-        return u.new_zeros(*u.shape[:-1], 0, u.shape[-1])
     return products(pull, torch.eye(count, dtype=u.dtype, device=u.device), u)
 
 
 def products(pull: Product, vectors: Tensor, u: Tensor) -> Tensor:  # (count, n) -> (..., count, m)
-    """What a linear function, of each of the problems at u (..., m), makes of these vectors."""
+    """What a linear function to the space of u, of each of the problems at u (..., m), makes of these vectors."""
+    if not len(vectors):
+        return u.new_zeros(*u.shape[:-1], 0, u.shape[-1])
     spread = vectors.view(len(vectors), *(1,) * (u.dim() - 1), -1).expand(-1, *u.shape[:-1], -1)
     (found,) = map_rows(lambda row: (pull(row),), (0,), spread)
     return found.movedim(0, -2)
-
-
-def _spectrum(hessian: Tensor, jacobian: Tensor, dual: Tensor, size: Tensor, p: int) -> Pair:
-    """Curvatures along the constraints in units in which H has this size, and their directions: (batch, m, m).
-
-    Inequalities with hardly any dual are so stiff by their barrier that they count as equalities.
-    """
-    unit = size.rsqrt()
-    rows, pull = (x * unit.unsqueeze(-2) for x in (jacobian[:, :p], jacobian[:, p:]))
-    matrix = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2)
-    if pull.shape[1]:
-        stiffness = 1 / dual[:, p:]
-        stiff = stiffness * pull.square().sum(-1) > STIFF
-        matrix = matrix + pull.mT @ (torch.where(stiff, 0.0, stiffness).unsqueeze(-1) * pull)
-        rows = torch.cat([rows, pull * stiff.unsqueeze(-1)], -2)
-    if rows.shape[-2]:
-        rows = rows / or_one(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
-        onto = torch.linalg.pinv(rows, rtol=1e-10) @ rows
-        free = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device) - onto
-        matrix = free @ matrix @ free + matrix.abs().sum(-1).amax(-1)[:, None, None] * onto
-    values, vectors = torch.linalg.eigh(matrix)
-    return values, vectors
-
-
-def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The factor (of the identity where there is none), whether it is one, and what is left of the diagonal."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    pivots, before = (torch.diagonal(x, dim1=-2, dim2=-1) for x in (factor, matrix))
-    room = (pivots.square() / before).amin(-1) if matrix.shape[-1] else matrix.new_ones(len(matrix))
-    good = (info == 0) & (room > PIVOT)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return torch.where(good[:, None, None], factor, eye), good, room
-
-
-def _solve_active(hessian: Tensor, jacobian: Tensor, active: Tensor, r: Tensor, t: Tensor) -> Pair:
-    """By Cholesky factors of H + A'A and of its Schur complement, in units in which H and A have size 1.
-
-    One operation for torch, so that a recording can contain it: [z; s], zero where it is not to be trusted, and whether
-    it is.
-    """
-    if INSTALLED and r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST:
-        found, trusted = r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
-        given = (x.contiguous().numpy(force=True) for x in (hessian, jacobian, active, r, t))
-        numbers = np.empty(room_size(r.shape[1], t.shape[1]))
-        solve_all_active(*given, found.numpy(), trusted.numpy(), numbers, address_of(solve_one_active))
-        return found, trusted
-    rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
-    unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()
-    columns = rows * unit.unsqueeze(-2)
-    length = 1 / or_one(torch.linalg.vector_norm(columns, dim=-1))
-    scaled, columns = hessian * unit.unsqueeze(-1) * unit.unsqueeze(-2), columns * length.unsqueeze(-1)
-    whole, _, room = _cholesky(torch.baddbmm(scaled, columns.mT, columns))
-    half = torch.linalg.solve_triangular(whole, columns.mT, upper=False)
-    free = (~active).to(hessian.dtype)
-    small, _, rest = _cholesky(torch.baddbmm(torch.diag_embed(free), half.mT, half))
-
-    def solve(r: Tensor, t: Tensor) -> Pair:
-        first = torch.baddbmm(r.unsqueeze(-1), columns.mT, t.unsqueeze(-1))
-        first = torch.linalg.solve_triangular(whole, first, upper=False)
-        s = torch.cholesky_solve(torch.bmm(half.mT, first) - t.unsqueeze(-1), small)
-        z = torch.linalg.solve_triangular(whole.mT, first - torch.bmm(half, s), upper=True)
-        return z.squeeze(-1), s.squeeze(-1)
-
-    r, t = r * unit, torch.where(active, t, 0.0) * length
-    z, s = solve(r, t)
-    more_z, more_s = solve(r - times(scaled, z) - times(columns.mT, s), t - times(columns, z) - free * s)
-    size, change = (torch.cat(pair, -1).abs().amax(-1) for pair in ((z, s), (more_z, more_s)))
-    digits = torch.finfo(z.dtype).eps ** 0.5
-    trusted = (torch.minimum(room, rest) > digits) & (change <= digits * size)
-    x = torch.cat([(z + more_z) * unit, (s + more_s) * length * active], -1)
-    return torch.where(trusted.unsqueeze(-1), x, 0.0), trusted
-
-
-_library = torch.library.Library("declarative", "FRAGMENT")
-_library.define(
-    "solve_dense_active(Tensor hessian, Tensor jacobian, Tensor active, Tensor r, Tensor t) -> (Tensor, Tensor)"
-)
-_library.impl("solve_dense_active", _solve_active, "CompositeExplicitAutograd")
-
-
-def _shapes(*arguments: Tensor) -> Pair:
-    *_, active, r, t = arguments
-    return r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
-
-
-torch.library.register_fake("declarative::solve_dense_active", _shapes, lib=_library)
-
-
-DENSE = DenseLayout()

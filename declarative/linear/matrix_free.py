@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 
 from ..errors import NumericalWarning
-from .contract import Pair, Solve, System, bordered, or_one, times
+from .contract import Factorisation, KktSystem, Pair, Solve, or_one, times
 from .dense import DenseFactorisation, DenseSystem
-from .diagonal import DiagonalFactorisation
-from .directions import unforeseeable
+from .diagonal import factorise_diagonal
+from .directions import random_directions
+from .forms import Full, kkt_product
 
 PROBES = 8  # of the diagonal, by random signs
 MAX_ITERATIONS = 1000  # iterations
 
 
-class MatrixFreeSystem(System):
+class MatrixFreeSystem(KktSystem):
     """The system of A (batch, k, m) and a Hessian that is known by its products with vectors.
 
     The solution is not differentiable. Where the iteration does not converge the dense system is solved ``instead``;
@@ -50,7 +51,8 @@ class MatrixFreeSystem(System):
         self.required = required
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        return bordered(self.product(z), self.jacobian, self.active, z, s)
+        mask = self.active.to(z.dtype)
+        return kkt_product(self.product(z), Full(), self.jacobian * mask.unsqueeze(-1), 1 - mask, z, s)
 
     def factorise(self, warn: bool = True) -> MatrixFreeFactorisation:
         return MatrixFreeFactorisation(self, warn)
@@ -59,25 +61,20 @@ class MatrixFreeSystem(System):
         return self.factorise()(r, t)
 
     def with_active(self, active: Tensor) -> MatrixFreeSystem:
-        """The same with other active constraints."""
         other = copy.copy(self)
         other.active = active
         return other
 
     def stored_hessian(self) -> Tensor | None:
-        """What is stored of H: nothing."""
         return None
 
     def diagonal_entries(self) -> Tensor:  # (batch, m)
-        """An estimate of the diagonal of H, positive."""
         return self.estimate
 
     def magnitude(self, z: Tensor) -> Tensor:  # (batch, m)
-        """About |H| |z|."""
         return torch.maximum(self.product(z).abs(), self.estimate * z.abs())
 
     def least_change(self, size: Tensor) -> Tensor:  # (batch, m)
-        """About the smallest change of each unknown that changes an entry of H u by its size."""
         return size / self.estimate
 
     @functools.cached_property
@@ -95,7 +92,7 @@ class MatrixFreeSystem(System):
         return torch.maximum(estimate, 1e-3 * or_one(mean))
 
 
-class MatrixFreeFactorisation:
+class MatrixFreeFactorisation(Factorisation):
     """A preconditioner, and the iteration that it serves."""
 
     def __init__(self, system: MatrixFreeSystem, warn: bool) -> None:
@@ -103,7 +100,7 @@ class MatrixFreeFactorisation:
         self.warn = warn
         self.jacobian, self.active = system.jacobian, system.active
         self.curvature_times = system.product
-        self._precondition = DiagonalFactorisation(system.estimate, self.jacobian, self.active, None)
+        self._precondition = factorise_diagonal(system.estimate, self.jacobian, self.active, None)
 
     @functools.cached_property
     def _dense(self) -> DenseFactorisation:
@@ -127,14 +124,13 @@ class MatrixFreeFactorisation:
     def curvature(self) -> Tensor:  # (batch,)
         """Along the constraints: 1 if it is positive in the directions that the iteration tries, from a random one."""
         diagonal = self.system.estimate
-        r = unforeseeable(len(diagonal), diagonal) * diagonal
+        r = random_directions(len(diagonal), diagonal) * diagonal
         *_, positive = self._iterate(self._precondition, r, torch.zeros_like(self.active, dtype=r.dtype), diagonal)
         if bool(positive.all()):
             return torch.ones(len(diagonal), dtype=torch.int64, device=diagonal.device)
         return self._dense.curvature()
 
     def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
-        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
         return self._dense.flat_directions()
 
     def _iterate(self, precondition: Solve, r: Tensor, t: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:

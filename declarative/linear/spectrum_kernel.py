@@ -1,4 +1,4 @@
-"""Curvature along constraints as machine code, one small dense problem at a time: what ``layout.py`` says in torch."""
+"""Curvature along constraints, one small dense problem at a time, compiled: what ``dense_layout.py`` says in torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine import Floats, copy, cut, inner, larger
+from .dense_kernel import dot
+from .jit import Floats, copy, cut, inner, larger
 
 LARGEST = 32  # unknowns: beyond that, LAPACK is faster than plane rotations
 STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
@@ -85,21 +86,15 @@ def _diagonalise(matrix: Floats, vectors: Floats, small: float) -> bool:
 def _join(basis: Floats, count: int) -> int:
     """Make the next row of an orthonormal basis of the one that was put there; how many there are, if it was new."""
     row = basis[count]
-    before = 0.0
-    for a in range(len(row)):
-        before += row[a] * row[a]
+    before = dot(row, row)
     if not before > 0:
         return count
     for _ in range(2):  # once more, for what rounding errors left of the others
         for i in range(count):
-            along = 0.0
-            for a in range(len(row)):
-                along += row[a] * basis[i, a]
+            along = dot(row, basis[i])
             for a in range(len(row)):
                 row[a] -= along * basis[i, a]
-    after = 0.0
-    for a in range(len(row)):
-        after += row[a] * row[a]
+    after = dot(row, row)
     if not after > DEPENDENT * DEPENDENT * before:
         return count
     for a in range(len(row)):
@@ -110,12 +105,9 @@ def _join(basis: Floats, count: int) -> int:
 @inner
 def _project(matrix: Floats, direction: Floats, image: Floats) -> None:
     """(I - q q') M (I - q q'), in place."""
-    along = 0.0
     for a in range(len(direction)):
-        image[a] = 0.0
-        for b in range(len(direction)):
-            image[a] += matrix[a, b] * direction[b]
-        along += direction[a] * image[a]
+        image[a] = dot(matrix[a], direction)
+    along = dot(direction, image)
     for a in range(len(direction)):
         for b in range(len(direction)):
             matrix[a, b] += direction[a] * (along * direction[b] - image[b]) - image[a] * direction[b]
@@ -138,11 +130,10 @@ def find_spectrum(
         for b in range(m):
             matrix[a, b] = hessian[a * m + b] * unit[a] * unit[b]
     for i in range(k):
-        row, square = to.vectors[0], 0.0
+        row = to.vectors[0]
         for a in range(m):
             row[a] = jacobian[i * m + a] * unit[a]
-            square += row[a] * row[a]
-        if i < p or square / dual[i] > STIFF:
+        if i < p or dot(row, row) / dual[i] > STIFF:
             if count < m:
                 copy(to.basis[count], row)
                 count = _join(to.basis, count)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..evaluation import Request
-from ..linear.machine import INSTALLED
-from ..linear.vector import LANES
+from ..linear.jit import INSTALLED
+from ..linear.simd import LANES
 from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .graph import Graph, record, reproduces
 from .sizes import Sizes, bounded

@@ -15,7 +15,7 @@ from ..gradients import RULES, Exact, gradient_rows
 from ..implicit import Evaluation
 from ..inputs import Inputs, first_problem
 from ..linear.contract import rank_tolerance
-from ..linear.dense import kkt_matrix
+from ..linear.indefinite import kkt_matrix
 from ..node import DeclarativeNode
 from ..optimality import assess, optimality_tolerance
 from ..solution import Solution, Status

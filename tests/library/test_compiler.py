@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.recording import cache, compiler
 from declarative.recording.graph import record
 from tests.support.helpers import DOUBLE, relative

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative.linear import waiting
-from declarative.linear.machine import INSTALLED
-from declarative.linear.waiting import one_process
+from declarative.linear import file_lock
+from declarative.linear.file_lock import one_process
+from declarative.linear.jit import INSTALLED
 
 COMPILED = pytest.mark.skipif(not INSTALLED, reason="Numba is not installed")
 
@@ -78,7 +78,7 @@ def test_others_wait_for_as_long_as_a_file_is_held(tmp_path: Path):
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "PATIENCE", 0.2)
+    monkeypatch.setattr(file_lock, "PATIENCE", 0.2)
     entered = threading.Event()
     with one_process(tmp_path / "a.lock"):
         thread = enter(tmp_path / "a.lock", entered)
@@ -87,7 +87,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_nobody_waits_for_the_dead(tmp_path: Path):
-    code = "import os, pathlib, sys; from declarative.linear.waiting import one_process\n"
+    code = "import os, pathlib, sys; from declarative.linear.file_lock import one_process\n"
     code += "one_process(pathlib.Path(sys.argv[1])).__enter__(); os._exit(0)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.lock")], check=True, timeout=300)
     entered = threading.Event()

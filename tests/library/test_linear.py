@@ -11,8 +11,9 @@ from declarative.linear import (
     HessianSystem,
     MatrixFreeSystem,
 )
-from declarative.linear.dense import kkt_matrix, least_squares
-from declarative.linear.layout import DENSE
+from declarative.linear.dense import least_squares
+from declarative.linear.dense_layout import DENSE
+from declarative.linear.indefinite import kkt_matrix
 from tests.support.helpers import DOUBLE, relative
 
 M, K = 5, 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.solvers.newton import filter as filter_
 from declarative.solvers.newton import iteration, loop, regularisation, safeguards
 from declarative.solvers.newton import state as states

@@ -7,7 +7,7 @@ import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
 from declarative.linear import DENSE
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.solvers.newton import regularisation, safeguards
 from declarative.solvers.newton.iteration import newton_step
 from declarative.solvers.newton.state import Model

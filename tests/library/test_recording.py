@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from declarative import DeclarativeNode
-from declarative.linear.machine import INSTALLED
+from declarative.linear.jit import INSTALLED
 from declarative.recording import RecordingError
 from declarative.recording.graph import record
 from declarative.recording.trace import trace

@@ -50,7 +50,7 @@ def test_columns_of_one_colour_do_not_meet(entries):
 def test_a_symmetric_matrix_is_recovered_from_its_products(entries):
     values, matrix = symmetric_values(entries)
     recipe = compress_hessian(entries)
-    products = recipe.seeds(matrix) @ matrix
+    products = recipe.reverse_seeds(matrix) @ matrix
     assert products.shape == (2, recipe.count, 40)
     assert torch.equal(recipe.recover(products), values)
 
@@ -106,9 +106,8 @@ def test_derivatives_by_colours_are_those_of_dense_autodiff(problem):
     x, (u, multipliers) = problem.x(3), problem.point(3)
     curved = torch.func.vjp(lambda u: problem.slope(x, u, multipliers), u)[1]
     pulled = torch.func.vjp(lambda u: problem.rows(x, u), u)[1]
-    products = (
-        torch.stack([curved(seed)[0] for seed in hessian.seeds(u)]) if hessian.count else u.new_zeros(0, problem.m)
-    )
+    products = [curved(seed)[0] for seed in hessian.reverse_seeds(u)]
+    products = torch.stack(products) if products else u.new_zeros(0, problem.m)
     forward = [torch.func.jvp(lambda u: problem.rows(x, u), (u,), (seed,))[1] for seed in jacobian.forward_seeds(u)]
     reverse = [pulled(seed)[0] for seed in jacobian.reverse_seeds(u)]
     forward = torch.stack(forward) if forward else u.new_zeros(0, problem.k)

@@ -8,7 +8,7 @@ import torch
 import declarative
 from declarative import DeclarativeNode, Newton, NumericalWarning
 from declarative.linear import DENSE
-from declarative.linear.machine import INSTALLED, stamp_of
+from declarative.linear.jit import INSTALLED, stamp_of
 from declarative.linear.sparse import SparseLayout
 from declarative.linear.sparse.entries import Entries
 from declarative.linear.sparse.pattern import Pattern

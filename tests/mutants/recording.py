@@ -198,7 +198,7 @@ RECORDING = [
         ("library/test_tape.py::test_a_system_that_is_not_definite_is_not_trusted",),
     ),
     Mutant(
-        "declarative/linear/machine.py",
+        "declarative/linear/jit.py",
         '"linear/**/*.py", ',
         "",
         "what is kept of a kernel outlives the kernels in it",

@@ -34,7 +34,7 @@ NEWTON = [
         ("library/test_native.py::test_every_iteration_is_that_of_torch[both, and bounds-dense]",),
     ),
     Mutant(
-        "declarative/linear/layout.py",
+        "declarative/linear/dense_layout.py",
         "torch.bmm(half.mT, first) - t[:, :p].unsqueeze(-1), small)",
         "torch.bmm(half.mT, first), small)",
         "the step does not move towards the equalities",
@@ -55,14 +55,14 @@ NEWTON = [
         ("library/test_native.py::test_without_the_kernels_solutions_are_the_same[free-False]",),
     ),
     Mutant(
-        "declarative/linear/layout.py",
+        "declarative/linear/dense_layout.py",
         "r = r + times(rows.mT, weight.unsqueeze(-1) * t[:, :p])",
         "r = r + 0 * times(rows.mT, weight.unsqueeze(-1) * t[:, :p])",
         "the weight that makes H definite changes the step",
         ("library/test_newton.py::test_the_weight_of_the_constraints_changes_nothing_in_a_step",),
     ),
     Mutant(
-        "declarative/linear/layout.py",
+        "declarative/linear/dense_layout.py",
         "good = (info == 0) & (room > PIVOT)",
         "good = torch.ones_like(info == 0)",
         "an indefinite Hessian is factored as if it were definite",
@@ -471,7 +471,7 @@ VERDICT = [
         ("library/test_native.py",),
     ),
     Mutant(
-        "declarative/linear/layout.py",
+        "declarative/linear/dense_layout.py",
         "for _ in range(2):  # the second time",
         "for _ in range(1):  # the second time",
         "the digits that the square of A has lost stay lost",

@@ -79,7 +79,7 @@ SPARSE = [
         ("library/test_sparse_nodes.py::test_twins_agree[banded-False]",),
     ),
     Mutant(
-        "declarative/linear/sparse/levels.py",
+        "declarative/linear/sparse/torch_factor.py",
         "now = (left / torch.maximum(total, FADED * most))",
         "now = (left / torch.maximum(total, SMALLEST * most))",
         "where all unknowns are held, rounding errors are taken for a matrix that cannot be solved",
@@ -96,8 +96,8 @@ SPARSE = [
         ("library/test_sparse_factor.py::test_an_order_of_its_own_is_made_once[torch]",),
     ),
     Mutant(
-        "declarative/linear/sparse/system.py",
-        "return self.kkt.symbolic.pattern.jacobian.scale_rows(self.jacobian, mask), 1 - mask",
+        "declarative/linear/forms.py",
+        "return self.jacobian_form.scale_rows(self.jacobian, mask), 1 - mask",
         "return self.jacobian, 1 - mask",
         "inactive constraints count in a sparse system",
         ("library/test_sparse_nodes.py::test_twins_agree[all inactive-False]",),

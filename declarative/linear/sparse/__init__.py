@@ -17,20 +17,19 @@ Where :class:`NoPattern` is raised, the problem is better treated as dense. Patt
 and may be shared by threads.
 """
 
-from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
-from .dependence import NoPattern
+from .compression import Compression, compress_hessian, compress_jacobian
 from .entries import Entries
-from .kkt import Factorisation, Solved, SparseKKT
+from .index_sets import NoPattern
+from .kkt import LdlFactorisation, Solved, SparseKKT
 from .layout import SparseLayout
 from .pattern import Pattern, find_pattern, pattern_of_slope
 from .symbolic import Symbolic, analyse
 from .system import SparseSystem
 
 __all__ = [
+    "Compression",
     "Entries",
-    "Factorisation",
-    "HessianCompression",
-    "JacobianCompression",
+    "LdlFactorisation",
     "NoPattern",
     "Pattern",
     "Solved",

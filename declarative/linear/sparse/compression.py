@@ -1,8 +1,7 @@
 """Derivatives by as many passes as there are colours: seeds to multiply with, and where to read the entries off.
 
-For H, ``seeds`` are directions v, one per row, and ``recover`` takes the products H v, (..., colours, m). For A there
-are directions v for products A v, (..., forward, k), and w for products A' w, (..., reverse, m), of which either
-may be none. What is recovered, (..., nonzeros), is one gather, and differentiable.
+There are directions v for products A v, (..., forward, k), and w for products A' w, (..., reverse, m), of which either
+may be none; those of H are all of the second kind. What is recovered, (..., nonzeros), is one gather, differentiable.
 """
 
 from __future__ import annotations
@@ -21,29 +20,11 @@ SPLIT = (0, 1, 2, 4, 8)  # how many of the fullest rows may be evaluated on thei
 
 
 @dataclass(frozen=True, eq=False)
-class HessianCompression:
-    """The recipe for a symmetric matrix that is given by its lower triangle."""
+class Compression:
+    """The recipe for a matrix (k, m): some entries from products with columns, the others from products with rows.
 
-    colours: Integers  # of the columns, -1 for none, (m,)
-    source: Integers  # the entry of the products, (colours, m) flattened, that each value is; (nonzeros,)
-
-    @property
-    def count(self) -> int:
-        """The number of passes."""
-        return int(self.colours.max(initial=-1)) + 1
-
-    def seeds(self, like: Tensor) -> Tensor:  # (colours, m)
-        """The directions to multiply with, one per row."""
-        return _seeds(self.colours, self.count, like)
-
-    def recover(self, products: Tensor) -> Tensor:  # (..., colours, m) -> (..., nonzeros)
-        """The values of the entries, from the products of the matrices with the seeds."""
-        return products.flatten(-2).index_select(-1, fixed(torch.from_numpy(self.source)).to(products.device))
-
-
-@dataclass(frozen=True, eq=False)
-class JacobianCompression:
-    """The recipe for a matrix (k, m): some entries from products with columns, the others from products with rows."""
+    That for a symmetric matrix, given by its lower triangle, takes products with rows alone, which are its columns.
+    """
 
     columns: Integers  # colours of columns, -1 for none, (m,)
     rows: Integers  # colours of rows, -1 for none, (k,)
@@ -52,12 +33,12 @@ class JacobianCompression:
     @property
     def forward(self) -> int:
         """The number of products A v."""
-        return int(self.columns.max(initial=-1)) + 1
+        return _count(self.columns)
 
     @property
     def reverse(self) -> int:
         """The number of products A' w."""
-        return int(self.rows.max(initial=-1)) + 1
+        return _count(self.rows)
 
     @property
     def count(self) -> int:
@@ -66,19 +47,20 @@ class JacobianCompression:
 
     def forward_seeds(self, like: Tensor) -> Tensor:  # (forward, m)
         """The directions v of the products A v, one per row."""
-        return _seeds(self.columns, self.forward, like)
+        return _seeds(self.columns, like)
 
     def reverse_seeds(self, like: Tensor) -> Tensor:  # (reverse, k)
         """The directions w of the products A' w, one per row."""
-        return _seeds(self.rows, self.reverse, like)
+        return _seeds(self.rows, like)
 
-    def recover(self, forward: Tensor, reverse: Tensor) -> Tensor:  # (..., forward, k), (..., reverse, m)
+    def recover(self, *products: Tensor) -> Tensor:  # (..., forward, k), (..., reverse, m), those that there are
         """The values of the entries, (..., nonzeros)."""
-        products = torch.cat([forward.flatten(-2), reverse.flatten(-2)], -1)
-        return products.index_select(-1, fixed(torch.from_numpy(self.source)).to(products.device))
+        parts = [part.flatten(-2) for part in products]
+        flat = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        return flat.index_select(-1, fixed(torch.from_numpy(self.source)).to(flat.device))
 
 
-def compress_hessian(entries: Entries) -> HessianCompression:
+def compress_hessian(entries: Entries) -> Compression:
     """Star colouring: an entry is read off the product of whichever of its two columns it stands alone in.
 
     Example:
@@ -90,12 +72,12 @@ def compress_hessian(entries: Entries) -> HessianCompression:
         2
     """
     colours = _fewest(entries)
-    m, count = len(colours), int(colours.max(initial=-1)) + 1
+    m, count = len(colours), _count(colours)
     i, j = entries.rows, entries.columns
     met = np.bincount(np.concatenate([i * count + colours[j], j * count + colours[i]]), minlength=m * count)
     alone = (met[i * count + colours[j]] == 1) | (i == j)  # column j is the only one of its colour in row i
     source = np.where(alone, colours[j] * m + i, colours[i] * m + j)
-    return HessianCompression(colours, source)
+    return Compression(np.full(m, -1), colours, source)
 
 
 def _fewest(entries: Entries) -> Integers:
@@ -108,7 +90,7 @@ def _fewest(entries: Entries) -> Integers:
     return others if others.max(initial=-1) < colours.max(initial=-1) else colours
 
 
-def compress_jacobian(entries: Entries) -> JacobianCompression:
+def compress_jacobian(entries: Entries) -> Compression:
     """By columns or by rows, whichever takes fewer passes; a few full rows or columns may be taken the other way.
 
     Example:
@@ -131,10 +113,10 @@ def compress_jacobian(entries: Entries) -> JacobianCompression:
     ahead = turned.source < turned.forward * width
     moved = np.where(ahead, turned.source + turned.reverse * height, turned.source - turned.forward * width)
     source[entries.turned] = moved
-    return JacobianCompression(turned.rows, turned.columns, source)
+    return Compression(turned.rows, turned.columns, source)
 
 
-def _split(entries: Entries) -> JacobianCompression:
+def _split(entries: Entries) -> Compression:
     """By columns, with as many of the fullest rows taken by themselves as makes the number of passes least."""
     lengths = np.bincount(entries.rows, minlength=entries.shape[0])
     fullest = np.argsort(-lengths, kind="stable")
@@ -148,19 +130,23 @@ def _split(entries: Entries) -> JacobianCompression:
     return best
 
 
-def _recipe(entries: Entries, alone: Integers) -> JacobianCompression:
+def _recipe(entries: Entries, alone: Integers) -> Compression:
     """These rows one by one, the others by the colours of their columns."""
     k, m = entries.shape
     rows = np.full(k, -1)
     rows[alone] = np.arange(len(alone))
     by_itself = rows[entries.rows] >= 0
     columns = colour_columns(entries.take(~by_itself))
-    forward = int(columns.max(initial=-1)) + 1
+    forward = _count(columns)
     by_row = rows[entries.rows] * m + entries.columns + forward * k
     by_column = columns[entries.columns] * k + entries.rows
-    return JacobianCompression(columns, rows, np.where(by_itself, by_row, by_column))
+    return Compression(columns, rows, np.where(by_itself, by_row, by_column))
 
 
-def _seeds(colours: Integers, count: int, like: Tensor) -> Tensor:
+def _count(colours: Integers) -> int:
+    return int(colours.max(initial=-1)) + 1
+
+
+def _seeds(colours: Integers, like: Tensor) -> Tensor:  # (colours, entries)
     numbers = fixed(torch.from_numpy(colours)).to(like.device)
-    return (torch.arange(count, device=like.device).unsqueeze(-1) == numbers).to(like.dtype)
+    return (torch.arange(_count(colours), device=like.device).unsqueeze(-1) == numbers).to(like.dtype)

@@ -1,12 +1,4 @@
-"""The factorisation compiled by Numba: column by column in the order of elimination, for problems side by side.
-
-For one group of problems, in the order of elimination:
-
-    W = L D, column by column:  W_ij = K_ij - sum over columns k before j of  L_ik W_jk,
-    L = W D^-1.
-
-W is kept beside L because it makes a block of D of size two no different from two of size one.
-"""
+"""The factorisation compiled by Numba: column by column in the order of elimination, for problems side by side."""
 
 from __future__ import annotations
 
@@ -15,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import Floats, by_address, inner, separate, woven
-from ..vector import LANES, all_less, broad, load, size_of, store, where_less
-from .lanes import Factor, Plan, Work
-from .pivots import PIVOT, REPLACED, SMALLEST
+from ..jit import Floats, by_address, inlined, inner, separate
+from ..simd import LANES, absolute, all_less, broadcast, load, store, where_less
+from .kernel_arrays import Factor, Plan, Work
+from .ldl import PIVOT, REPLACED, SMALLEST
 
 
 @inner
@@ -36,7 +28,7 @@ def arrange(part: Floats, group: int, begin: int, entries: Floats) -> None:
             entries[begin + e, b] = part[problem, e]
 
 
-@woven
+@inlined
 def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     """L and D^-1 of one group, from the entries of K (entries, lanes)."""
     _spread(plan, entries, factor, work, lanes)
@@ -69,11 +61,11 @@ def _factorise(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: i
             j += 1
 
 
-@woven
+@inlined
 def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int) -> None:
     """Put the entries of K where the factor will be."""
     size = len(factor.inverse)
-    none = broad(0.0, lanes)
+    none = broadcast(0.0, lanes)
     for i in range(size):
         store(factor.inverse, i, none, lanes)
     for i in range(4):
@@ -88,14 +80,14 @@ def _spread(plan: Plan, entries: Floats, factor: Factor, work: Work, lanes: int)
             store(work.below, slot - size, load(work.below, slot - size, lanes) + entry, lanes)
 
 
-@woven
+@inlined
 def _update_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
     """Column j of W, from the columns before it; two at a time where they are a pair, whose entries are alike."""
     lower, below, rows, where = factor.lower, work.below, plan.rows, work.where
     for p in range(plan.starts[j], plan.starts[j + 1]):
         where[rows[p]] = p
     pivot = load(factor.inverse, j, lanes)
-    made = size_of(pivot)
+    made = absolute(pivot)
     r, last = plan.row_starts[j], plan.row_starts[j + 1]
     while r < last:
         q = np.int64(plan.by_row[r])
@@ -103,12 +95,12 @@ def _update_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
         end = np.int64(plan.starts[k + 1])
         w = load(below, q, lanes)
         change = load(lower, q, lanes) * w
-        pivot, made = pivot - change, made + size_of(change)
+        pivot, made = pivot - change, made + absolute(change)
         if plan.pair[k]:
             beside = end - plan.starts[k] - 1
             v = load(below, q + beside, lanes)
             change = load(lower, q + beside, lanes) * v
-            pivot, made = pivot - change, made + size_of(change)
+            pivot, made = pivot - change, made + absolute(change)
             for p in range(q + 1, end):
                 t = where[rows[p]]
                 term = load(lower, p, lanes) * w + load(lower, p + beside, lanes) * v
@@ -123,7 +115,7 @@ def _update_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
     store(work.made, j, made, lanes)
 
 
-@woven
+@inlined
 def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lanes: int) -> None:
     """The same for a pair of columns: a column before them has entries in both of their rows, one below the other."""
     lower, below, rows, where = factor.lower, work.below, plan.rows, work.where
@@ -135,7 +127,7 @@ def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lan
         load(below, begin, lanes),
         load(factor.inverse, j + 1, lanes),
     )
-    made, made_other = size_of(pivot), size_of(other)
+    made, made_other = absolute(pivot), absolute(other)
     r, last = plan.row_starts[j], plan.row_starts[j + 1]
     while r < last:
         q = np.int64(plan.by_row[r])
@@ -144,16 +136,16 @@ def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lan
         a, b = load(below, q, lanes), load(below, q + 1, lanes)
         x, y = load(lower, q, lanes), load(lower, q + 1, lanes)
         change, change_other = x * a, y * b
-        pivot, made = pivot - change, made + size_of(change)
-        other, made_other = other - change_other, made_other + size_of(change_other)
+        pivot, made = pivot - change, made + absolute(change)
+        other, made_other = other - change_other, made_other + absolute(change_other)
         coupling = coupling - y * a
         if plan.pair[k]:
             to = end - plan.starts[k] - 1
             c, d = load(below, q + to, lanes), load(below, q + to + 1, lanes)
             x, y = load(lower, q + to, lanes), load(lower, q + to + 1, lanes)
             change, change_other = x * c, y * d
-            pivot, made = pivot - change, made + size_of(change)
-            other, made_other = other - change_other, made_other + size_of(change_other)
+            pivot, made = pivot - change, made + absolute(change)
+            other, made_other = other - change_other, made_other + absolute(change_other)
             coupling = coupling - y * c
             for p in range(q + 2, end):
                 t = np.int64(where[rows[p]])
@@ -175,19 +167,19 @@ def _update_two(plan: Plan, j: int, beside: int, factor: Factor, work: Work, lan
     store(work.made, j + 1, made_other, lanes)
 
 
-@woven
+@inlined
 def _count(factor: Factor, above: Any, below: Any, lanes: int) -> None:
     """So many more pivots above and below zero."""
     store(factor.counts, 0, load(factor.counts, 0, lanes) + above, lanes)
     store(factor.counts, 1, load(factor.counts, 1, lanes) + below, lanes)
 
 
-@woven
+@inlined
 def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
-    """A pivot by itself; what cannot be told from zero is replaced, with the sign that its kind should have."""
-    one, none = broad(1.0, lanes), broad(0.0, lanes)
+    """A pivot by itself."""
+    one, none = broadcast(1.0, lanes), broadcast(0.0, lanes)
     pivots = load(factor.inverse, j, lanes)
-    if all_less(broad(PIVOT, lanes) * load(work.made, j, lanes), size_of(pivots)):  # as nearly always
+    if all_less(broadcast(PIVOT, lanes) * load(work.made, j, lanes), absolute(pivots)):  # as nearly always
         above = where_less(none, pivots, one, none)
         _count(factor, above, one - above, lanes)
         store(factor.inverse, j, one / pivots, lanes)
@@ -196,16 +188,16 @@ def _invert_one(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
         pivot = factor.inverse[j, b]
         if abs(pivot) > PIVOT * work.made[j, b]:
             factor.counts[0 if pivot > 0 else 1, b] += 1
-        elif np.isfinite(pivot):  # what is not finite stays, and is not counted
+        elif np.isfinite(pivot):
             factor.counts[3 if plan.is_constraint[j] else 2, b] += 1
             pivot = _replacement(plan, j, b, work) * (-1 if plan.is_constraint[j] else 1)
         factor.inverse[j, b] = 1 / pivot
 
 
-@woven
+@inlined
 def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> None:
-    """A block [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
-    one, two, none = broad(1.0, lanes), broad(2.0, lanes), broad(0.0, lanes)
+    """A block [h, a; a, c]."""
+    one, two, none = broadcast(1.0, lanes), broadcast(2.0, lanes), broadcast(0.0, lanes)
     hs, both, cs = (
         load(factor.inverse, j, lanes),
         load(work.below, plan.starts[j], lanes),
@@ -214,8 +206,8 @@ def _invert_two(plan: Plan, j: int, factor: Factor, work: Work, lanes: int) -> N
     of_h, of_c = load(work.made, j, lanes), load(work.made, j + 1, lanes)
     determinants = hs * cs - both * both
     # More than what is compared below, for a mean is more than the root of a product.
-    terms = size_of(hs) * of_c + size_of(cs) * of_h + size_of(both) * (of_h + of_c)
-    if all_less(broad(PIVOT, lanes) * terms, size_of(determinants)):  # as nearly always
+    terms = absolute(hs) * of_c + absolute(cs) * of_h + absolute(both) * (of_h + of_c)
+    if all_less(broadcast(PIVOT, lanes) * terms, absolute(determinants)):  # as nearly always
         above = where_less(determinants, none, one, where_less(none, hs, two, none))
         _count(factor, above, two - above, lanes)
         inverse = one / determinants

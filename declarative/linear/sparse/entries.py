@@ -110,12 +110,6 @@ class Entries(Form):
         """The matrices times vectors, differentiable in both; (batch, rows)."""
         return self._summed(0, values * self.of_columns(vectors))
 
-    def multiply_symmetric(self, values: Tensor, vectors: Tensor) -> Tensor:  # (batch, nonzeros), (batch, columns)
-        """Symmetric matrices, given by their lower triangles, times vectors."""
-        entries, which = self._above
-        found = self.multiply(values, vectors)
-        return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found
-
     def scale_rows(self, values: Tensor, factors: Tensor) -> Tensor:
         return values * self.of_rows(factors)
 
@@ -123,7 +117,7 @@ class Entries(Form):
         return values * self.of_columns(factors)
 
     def diagonal(self, values: Tensor) -> Tensor:
-        entries, which = self._diagonal
+        entries, which = self.on_diagonal
         if len(entries) == self.shape[0]:  # in order, each once
             return _picked(values, which)
         return entries._summed(0, _picked(values, which))
@@ -145,16 +139,10 @@ class Entries(Form):
         return torch.sqrt(values.new_zeros(len(values), self.shape[0]).index_add(1, rows, values.square()))
 
     @cached_property
-    def _diagonal(self) -> tuple[Entries, Tensor]:
+    def on_diagonal(self) -> tuple[Entries, Tensor]:
         """The entries on the diagonal, and which these are."""
         which = np.flatnonzero(self.rows == self.columns)
         return self.take(which), fixed(torch.from_numpy(which))
-
-    @cached_property
-    def _above(self) -> tuple[Entries, Tensor]:
-        """The mirror images of the others."""
-        which = np.flatnonzero(self.rows != self.columns)
-        return self.take(which).flipped, fixed(torch.from_numpy(which))
 
     @cached_property
     def flipped(self) -> Entries:
@@ -192,13 +180,21 @@ class LowerTriangle(SymmetricForm):
 
     entries: Entries
 
+    @cached_property
+    def above(self) -> tuple[Entries, Tensor]:
+        """The mirror images of the entries below the diagonal, and which these are."""
+        which = np.flatnonzero(self.entries.rows != self.entries.columns)
+        return self.entries.take(which).flipped, fixed(torch.from_numpy(which))
+
     def prepare(self) -> None:
         """As that of its entries."""
-        for part in (self.entries, self.entries._above[0], self.entries._diagonal[0]):
+        for part in (self.entries, self.above[0], self.entries.on_diagonal[0]):
             part.prepare()
 
     def multiply(self, values: Tensor, vectors: Tensor) -> Tensor:
-        return self.entries.multiply_symmetric(values, vectors)
+        entries, which = self.above
+        found = self.entries.multiply(values, vectors)
+        return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found
 
     def diagonal(self, values: Tensor) -> Tensor:
         return self.entries.diagonal(values)

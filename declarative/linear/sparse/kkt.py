@@ -14,18 +14,18 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import levels
-from .dependence import NoPattern
+from . import kernel_arrays, numba_factor, torch_factor
 from .entries import LowerTriangle
+from .index_sets import NoPattern
+from .ldl import LOST, BatchFactor
 from .ordering import HEAVY
 from .pattern import Pattern
-from .pivots import LOST
 from .symbolic import Preference, Symbolic, analyse
 
 Kernel = Literal["numba", "torch"]
@@ -123,87 +123,68 @@ class SparseKKT:
         jacobian: Tensor,  # (batch, nonzeros)
         primal: Tensor | None = None,  # (batch, m)
         dual: Tensor | None = None,  # (batch, k)
-    ) -> Factorisation:
+    ) -> LdlFactorisation:
         """Factor the matrices of a batch; what is not given is zero. Not differentiable."""
         batch = len(hessian)
         primal = hessian.new_zeros(batch, self.m) if primal is None else primal
         dual = hessian.new_zeros(batch, self.k) if dual is None else dual
         parts = tuple(part.detach().double() for part in (hessian, jacobian, primal, -dual))
         if self.kernel == "torch":
-            plan = self._levels(hessian.device)
-            return Factorisation(self, parts, hessian, levels.factorise(plan, torch.cat(parts, 1).T.contiguous()))
-        from .groups import factorise_groups
-
-        parts = tuple(part.cpu() for part in parts)
-        return Factorisation(self, parts, hessian, factorise_groups(self.symbolic, self.plan, self._memory, parts))
-
-    def multiply(
-        self, hessian: Tensor, jacobian: Tensor, primal: Tensor, dual: Tensor, z: Tensor, s: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """K [z; s], differentiable in everything; shapes as in :meth:`factorise`, (batch, m) and (batch, k)."""
-        curved, sloped = self.symbolic.pattern.hessian, self.symbolic.pattern.jacobian
-        top = curved.multiply_symmetric(hessian, z) + primal * z + sloped.multiply_transposed(jacobian, s)
-        return top, sloped.multiply(jacobian, z) - dual * s
-
-    def own_order(self, flags: bytes) -> OwnOrder | None:
-        """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
-        return self._orders(flags)
+            entries = torch.cat(parts, 1).T.contiguous()
+            factor: BatchFactor = torch_factor.factorise(self._torch_plan(hessian.device), entries)
+        else:
+            parts = tuple(part.cpu() for part in parts)
+            factor = numba_factor.factorise_batch(self.symbolic, self.plan, self._memory, parts)
+        return LdlFactorisation(self, parts, hessian, factor)
 
     @cached_property
-    def _orders(self) -> Callable[[bytes], OwnOrder | None]:
+    def reordered_for(self) -> Callable[[bytes], Reordered | None]:
+        """The order for problems of which certain entries are zero, kept for later; None: their factor is too large."""
         count = min(max(REMEMBERED // (self.symbolic.fill + 1), 2), REMEMBERED // 5000)
         return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
 
     @cached_property
-    def plan(self) -> Any:
+    def plan(self) -> kernel_arrays.Plan:
         """The arrays of the analysis, for compiled kernels."""
-        from .lanes import Plan
-
-        return Plan.of(self.symbolic)
+        return kernel_arrays.Plan.of(self.symbolic)
 
     @cached_property
-    def _memory(self) -> Any:
-        from .groups import Memory
-
-        return Memory()
+    def _memory(self) -> numba_factor.Memory:
+        return numba_factor.Memory()
 
     @cached_property
-    def _plans(self) -> dict[torch.device, levels.Plan]:
-        return {}
-
-    def _levels(self, device: torch.device) -> levels.Plan:
-        if device not in self._plans:
-            self._plans[device] = levels.Plan.of(self.symbolic, device)
-        return self._plans[device]
+    def _torch_plan(self) -> Callable[[torch.device], torch_factor.Plan]:
+        return lru_cache(partial(torch_factor.Plan.of, self.symbolic))
 
 
-class OwnOrder(NamedTuple):
+class Reordered(NamedTuple):
     """The analysis of those entries of a pattern that some problems have, in an order made for them."""
 
     kkt: SparseKKT
-    kept: tuple[Tensor, Tensor]  # which entries of H and A these are
+    hessian: Tensor  # which entries of H these are
+    jacobian: Tensor  # and which of A
 
 
-def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> OwnOrder | None:
+def _order_for(pattern: Pattern, kernel: Kernel, flags: bytes) -> Reordered | None:
     ends = np.cumsum([len(pattern.hessian), len(pattern.jacobian), pattern.jacobian.shape[0]])
     curved, sloped, firm, heavy = np.split(np.frombuffer(flags, bool), ends)
     curved, sloped = np.flatnonzero(curved), np.flatnonzero(sloped)
-    own = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
+    entries = Pattern(pattern.hessian.take(curved), pattern.jacobian.take(sloped))
     try:
-        symbolic = analyse(own, PREFERS[kernel], firm, heavy[sloped].astype(float))
+        symbolic = analyse(entries, PREFERS[kernel], firm, heavy[sloped].astype(float))
     except NoPattern:
         return None
-    return OwnOrder(SparseKKT(symbolic, kernel), (torch.from_numpy(curved), torch.from_numpy(sloped)))
+    return Reordered(SparseKKT(symbolic, kernel), torch.from_numpy(curved), torch.from_numpy(sloped))
 
 
 @dataclass(frozen=True, eq=False)
-class Factorisation:
+class LdlFactorisation:
     """The factored matrices of a batch."""
 
     kkt: SparseKKT
     parts: tuple[Tensor, ...]  # the values of H, A and the two diagonals
     like: Tensor  # a tensor of the type and on the device that results should have
-    factor: Any
+    factor: BatchFactor
 
     def inertia(self) -> Tensor:  # (batch, 3)
         """How many eigenvalues of each matrix are above, below and at zero.
@@ -224,8 +205,7 @@ class Factorisation:
 
     @cached_property
     def _counts(self) -> Tensor:
-        counts: Tensor = self.factor.counts().to(self.like.device)
-        return counts
+        return self.factor.counts().to(self.like.device)
 
     def solve(self, r: Tensor, t: Tensor, rescue: bool = True) -> Solved:  # (batch, m), (batch, k)
         """Solve for one right-hand side, or for several: (batch, m, count), (batch, k, count).
@@ -256,7 +236,7 @@ class Factorisation:
                 x[rows[better]], error[rows[better]] = found[better], now[better]
 
     @cached_property
-    def _reordered(self) -> list[tuple[Tensor, Any]]:
+    def _reordered(self) -> list[tuple[Tensor, BatchFactor]]:
         """Problems that needed an order of their own, and their factors: those that need the same one together."""
         return []
 
@@ -266,11 +246,11 @@ class Factorisation:
         for rows, _ in self._reordered:
             fresh[rows] = False
         for flags, rows in self._alike(fresh.nonzero().flatten()):
-            own = self.kkt.own_order(flags)
-            if own is not None:
+            other = self.kkt.reordered_for(flags)
+            if other is not None:
                 hessian, jacobian, primal, dual = (part[rows] for part in self.parts)
-                curved, sloped = (kept.to(rows.device) for kept in own.kept)
-                again = own.kkt.factorise(hessian[:, curved], jacobian[:, sloped], primal, -dual)
+                curved, sloped = other.hessian.to(rows.device), other.jacobian.to(rows.device)
+                again = other.kkt.factorise(hessian[:, curved], jacobian[:, sloped], primal, -dual)
                 self._reordered.append((rows, again.factor))
 
     def _alike(self, rows: Tensor) -> list[tuple[bytes, Tensor]]:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ..contract import Pair, or_one
 from ..directions import irregular
-from ..layout import ActiveSolution, KktSolution, Layout, Product, products
-from .compression import HessianCompression, JacobianCompression, compress_hessian, compress_jacobian
+from ..layout import ActiveSolution, KktSolution, Layout, Product, StepMatrix, products
+from .compression import Compression, compress_hessian, compress_jacobian
 from .entries import Entries, LowerTriangle
 from .kkt import SparseKKT
+from .ldl import LOST
 from .pattern import Pattern
-from .pivots import LOST
 from .system import SparseSystem
 
 _numbers = itertools.count()
@@ -105,20 +105,18 @@ class SparseLayout(Layout):
         return self.pattern.jacobian
 
     @cached_property
-    def hessian_recipe(self) -> HessianCompression:
+    def hessian_recipe(self) -> Compression:
         """How H is evaluated."""
         return compress_hessian(self.pattern.hessian)
 
     @cached_property
-    def jacobian_recipe(self) -> JacobianCompression:
+    def jacobian_recipe(self) -> Compression:
         """How A is evaluated."""
         return compress_jacobian(self.pattern.jacobian)
 
     def hessian_values(self, pull: Product, u: Tensor) -> Tensor:
         recipe = self.hessian_recipe
-        if not recipe.count:
-            return u.new_zeros(*u.shape[:-1], len(self.pattern.hessian))
-        return recipe.recover(products(pull, recipe.seeds(u), u))
+        return recipe.recover(products(pull, recipe.reverse_seeds(u), u))
 
     def jacobian_values(self, pull: Product, transpose: Callable[[], Product], u: Tensor, k: int) -> Tensor:
         recipe = self.jacobian_recipe
@@ -129,17 +127,8 @@ class SparseLayout(Layout):
             reverse = products(pull, recipe.reverse_seeds(u), u)
         return recipe.recover(forward, reverse)
 
-    def solve_kkt(
-        self,
-        hessian: Tensor,
-        jacobian: Tensor,
-        primal: Tensor,
-        dual: Tensor,
-        p: int,
-        right: Pair,
-        weight: Tensor,  # noqa: ARG002
-        damping: Tensor | None = None,
-    ) -> KktSolution:
+    def solve_kkt(self, matrix: StepMatrix, right: Pair) -> KktSolution:
+        hessian, jacobian, primal, dual, p, _, damping = matrix  # nothing is gained by a weight
         if damping is not None and p:
             bend = or_one(self.hessian.diagonal(hessian).abs() + primal)
             size = self.jacobian.multiply(jacobian.square(), 1 / bend)[:, :p].amax(-1)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import maximum_bipartite_matching, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from .dependence import NoPattern
 from .entries import Entries, Integers
+from .index_sets import NoPattern
 from .pattern import Pattern
 
 Flags = NDArray[np.bool_]

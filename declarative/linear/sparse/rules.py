@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .calls import Call, Rule, Unruly, entry_by_entry, is_smooth, moved
-from .dependence import Sets, Traced
-from .mixing import (
+from .index_sets import Sets, Traced
+from .mixing_rules import (
     accumulated,
     along,
     contracted,
@@ -24,6 +23,7 @@ from .mixing import (
     traced,
     unfolded_back,
 )
+from .operation import Call, Rule, Unruly, entry_by_entry, is_smooth, moved
 
 
 def propagate(call: Call, without_rule: set[str]) -> list[Sets | None]:

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..machine import Floats, address_of, by_address, inner, separate, woven
-from ..vector import LANES, broad, load, size_of, store, where_less
+from ..jit import Floats, address_of, by_address, inlined, inner, separate
+from ..simd import LANES, absolute, broadcast, load, store, where_less
 from .elimination import factorise_alone, factorise_beside
-from .lanes import Factor, Indices, Plan, Rows
-from .pivots import CORRECTIONS, FADED, SMALLEST
+from .kernel_arrays import Factor, Indices, Plan, Rows
+from .ldl import CORRECTIONS, FADED, SMALLEST
 
 
 @inner
@@ -32,7 +32,7 @@ def store_solution(x: Floats, place: Indices, group: int, count: int, found: Flo
             found[group * lanes + b, i, count] = x[place[i], b]
 
 
-@woven
+@inlined
 def _substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
     """x = K^-1 x, (size, lanes); two columns at a time where they are a pair, whose entries are alike."""
     size, starts, rows, lower = len(x), plan.starts, plan.rows, factor.lower
@@ -72,7 +72,7 @@ def _substitute(plan: Plan, factor: Factor, x: Floats, lanes: int) -> None:
         j = first - 1
 
 
-@woven
+@inlined
 def _try(plan: Plan, entries: Floats, rows: Rows, lanes: int) -> None:
     """The solution that the residual, substituted, leads to: its own residual, and the size of the terms of that."""
     x, residual, total = rows.trial, rows.residual, rows.total
@@ -80,42 +80,42 @@ def _try(plan: Plan, entries: Floats, rows: Rows, lanes: int) -> None:
         right = load(rows.right, i, lanes)
         store(x, i, load(rows.x, i, lanes) + load(residual, i, lanes), lanes)
         store(residual, i, right, lanes)
-        store(total, i, size_of(right), lanes)
+        store(total, i, absolute(right), lanes)
     for e in range(len(plan.slots)):
         i, j, entry = plan.first[e], plan.second[e], load(entries, e, lanes)
         term = entry * load(x, j, lanes)
         store(residual, i, load(residual, i, lanes) - term, lanes)
-        store(total, i, load(total, i, lanes) + size_of(term), lanes)
+        store(total, i, load(total, i, lanes) + absolute(term), lanes)
         if i != j:
             term = entry * load(x, i, lanes)
             store(residual, j, load(residual, j, lanes) - term, lanes)
-            store(total, j, load(total, j, lanes) + size_of(term), lanes)
+            store(total, j, load(total, j, lanes) + absolute(term), lanes)
 
 
-@woven
+@inlined
 def _larger(a: Any, b: Any) -> Any:
     return where_less(a, b, b, a)
 
 
-@woven
+@inlined
 def _measured(plan: Plan, rows: Rows, lanes: int) -> Any:
     """The largest residual relative to the largest total, of unknowns or constraints, whichever is more.
 
     A total that falls from one correction to the next counts as no less than a part of the most that it was: where a
     solution is zero, it would be rounding errors.
     """
-    zero, least, never = broad(0.0, lanes), broad(SMALLEST, lanes), broad(np.inf, lanes)
+    zero, least, never = broadcast(0.0, lanes), broadcast(SMALLEST, lanes), broadcast(np.inf, lanes)
     left, left_of_constraints, broken = zero, zero, zero
     total, total_of_constraints = least, least
     for i in range(len(rows.residual)):
         residual = load(rows.residual, i, lanes)
         broken = broken + zero * residual
         if plan.is_constraint[i]:
-            left_of_constraints = _larger(left_of_constraints, size_of(residual))
+            left_of_constraints = _larger(left_of_constraints, absolute(residual))
             total_of_constraints = _larger(total_of_constraints, load(rows.total, i, lanes))
         else:
-            left, total = _larger(left, size_of(residual)), _larger(total, load(rows.total, i, lanes))
-    faded = broad(FADED, lanes)
+            left, total = _larger(left, absolute(residual)), _larger(total, load(rows.total, i, lanes))
+    faded = broadcast(FADED, lanes)
     most, most_of_constraints = (
         _larger(load(rows.most, 0, lanes), total),
         _larger(load(rows.most, 1, lanes), total_of_constraints),
@@ -127,17 +127,17 @@ def _measured(plan: Plan, rows: Rows, lanes: int) -> Any:
         left_of_constraints / _larger(total_of_constraints, faded * most_of_constraints),
     )
     # Where something is not a number, which comparisons pass over, neither is the sum of zeros.
-    return where_less(size_of(broken), broad(1.0, lanes), error, never)
+    return where_less(absolute(broken), broadcast(1.0, lanes), error, never)
 
 
-@woven
+@inlined
 def _accept(rows: Rows, now: Any, error: Floats, goal: float, lanes: int) -> bool:
     """Keep what is better, and say whether it is worth going on."""
     before = load(error, 0, lanes)
     for i in range(len(rows.x)):
         store(rows.x, i, where_less(now, before, load(rows.trial, i, lanes), load(rows.x, i, lanes)), lanes)
-    one, none = broad(1.0, lanes), broad(0.0, lanes)
-    worth = where_less(now, broad(0.5, lanes) * before, where_less(broad(goal, lanes), now, one, none), none)
+    one, none = broadcast(1.0, lanes), broadcast(0.0, lanes)
+    worth = where_less(now, broadcast(0.5, lanes) * before, where_less(broadcast(goal, lanes), now, one, none), none)
     store(error, 0, worth, lanes)
     going = False
     for b in range(lanes):
@@ -146,12 +146,12 @@ def _accept(rows: Rows, now: Any, error: Floats, goal: float, lanes: int) -> boo
     return going
 
 
-@woven
+@inlined
 def _solve(plan: Plan, entries: Floats, factor: Factor, rows: Rows, error: Floats, goal: float, lanes: int) -> None:
     """x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more."""
     for i in range(len(rows.right)):
         store(rows.residual, i, load(rows.right, i, lanes), lanes)
-        store(rows.x, i, broad(0.0, lanes), lanes)
+        store(rows.x, i, broadcast(0.0, lanes), lanes)
     rows.most.fill(0.0)
     error.fill(np.inf)
     for _ in range(CORRECTIONS + 1):

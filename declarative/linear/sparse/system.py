@@ -7,11 +7,11 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from ..contract import Pair, warn_of
+from ..contract import Factorisation, Pair, warn_of
 from ..directions import irregular
 from ..forms import StoredSystem
-from .kkt import Factorisation, SparseKKT
-from .pivots import LOST
+from .kkt import LdlFactorisation, SparseKKT
+from .ldl import LOST
 
 SINGULAR = "the KKT matrix is singular (redundant constraints, a flat objective or a kink)"
 EXACT = 1e-10  # a relative residual that a regular matrix leaves
@@ -24,26 +24,17 @@ class SparseSystem(StoredSystem):
     def __init__(self, kkt: SparseKKT, hessian: Tensor, jacobian: Tensor, active: Tensor) -> None:
         super().__init__(hessian, jacobian, active)
         self.kkt = kkt
-        self.form = kkt.hessian_form
+        self.hessian_form, self.jacobian_form = kkt.hessian_form, kkt.symbolic.pattern.jacobian
 
     @property
     def rebuild(self) -> partial[SparseSystem]:
         return partial(SparseSystem, self.kkt)
 
-    def _parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows that are active, and the diagonal of the others."""
-        mask = self.active.to(like.dtype)
-        return self.kkt.symbolic.pattern.jacobian.scale_rows(self.jacobian, mask), 1 - mask
-
-    def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        rows, dual = self._parts(z)
-        return self.kkt.multiply(self.hessian, rows, torch.zeros_like(z), dual, z, s)
-
-    def factorise(self, warn: bool = True) -> SparseFactors:
-        return SparseFactors(self, *self._parts(self.hessian), warn)
+    def factorise(self, warn: bool = True) -> SparseFactorisation:
+        return SparseFactorisation(self, *self.active_rows(self.hessian.dtype), warn)
 
 
-class SparseFactors:
+class SparseFactorisation(Factorisation):
     """The factors of a sparse system."""
 
     def __init__(self, system: SparseSystem, rows: Tensor, dual: Tensor, warn: bool) -> None:
@@ -57,7 +48,7 @@ class SparseFactors:
             keep = self.finite.unsqueeze(-1)
             primal = torch.where(keep, 0.0, 1.0).expand(-1, system.kkt.m)
             hessian, rows, dual = torch.where(keep, hessian, 0.0), torch.where(keep, rows, 0.0), dual.where(keep, 1.0)
-        self.factor: Factorisation = system.kkt.factorise(hessian, rows, primal, dual)
+        self.factor: LdlFactorisation = system.kkt.factorise(hessian, rows, primal, dual)
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         z, s, error = self.factor.solve(r, t * self.active)
@@ -97,7 +88,6 @@ class SparseFactors:
         return singular, direction
 
     def curvature(self) -> Tensor:  # (batch,)
-        """Along the constraints: 1 where it is positive, 0 where it vanishes in some directions, -1 where negative."""
         convex = self.factor.convex()
         signs = torch.where(convex, 1, -1)
         if bool((self.factor.inertia()[:, 2] > 0).any()):  # pivots that were replaced: singular, or only out of order
@@ -105,7 +95,6 @@ class SparseFactors:
         return signs
 
     def flat_directions(self) -> tuple[Tensor, Tensor]:  # (count,), (count, m)
-        """The problems whose curvature vanishes in some directions, and one such direction for each entry."""
         singular, direction = self._vanishing
         problems = singular.nonzero().flatten()
         return problems, direction[problems]

@@ -14,8 +14,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ...torchside import is_operation, overwrites, without_vmap_warnings
-from .calls import Call
-from .dependence import Algebra, NoPattern, Sets, Traced
+from .index_sets import Algebra, NoPattern, Sets, Traced
+from .operation import Call
 from .rules import looks_at_entries, propagate
 
 TRACING = threading.Lock()  # make_fx is for one thread at a time

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...linear.machine import inner, woven
-from ...linear.vector import load, store
+from ...linear.jit import inlined, inner
+from ...linear.simd import load, store
 
 (
     ADD, SUB, MUL, DIV, NEG, MAXIMUM, MINIMUM, POW, ATAN2, WHERE,
@@ -99,7 +99,7 @@ def _generate_perform() -> Any:
     scope: dict[str, Any] = {"math": math, "np": np, "load": load, "store": store}
     exec(source, scope)
     scope["rare"] = inner(scope["rare"])
-    return woven(scope["perform"])
+    return inlined(scope["perform"])
 
 
 def _loop_of_numbers(formula: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats, address_of, allocating, by_address, compiled, inner, separate, woven
-from ...linear.sparse.lanes import Indices
-from ...linear.vector import LANES, broad, store
+from ...linear.jit import Floats, address_of, allocating, by_address, compiled, inlined, inner, separate
+from ...linear.simd import LANES, broadcast, store
+from ...linear.sparse.kernel_arrays import Indices
 from .kinds import READ, perform
 from .systems import Solver, Systems, room_for, solve_in_registers
 
@@ -72,22 +72,22 @@ def _allocate(operands: Registers, last: Registers, results: Registers, place: R
 allocate = allocating(_allocate)
 
 
-@woven
+@inlined
 def _load(program: Program, own: Floats, shared: Floats, begin: int, r: Floats, lanes: int) -> None:
     """The registers of inputs and constants; lanes to spare repeat the last problem."""
     fixed, read = len(program.constants), len(program.own)
     if begin == 0:  # those that are the same for all problems
         for i in range(fixed):
-            store(r, i, broad(program.constants[i], lanes), lanes)
+            store(r, i, broadcast(program.constants[i], lanes), lanes)
         for i in range(len(program.shared)):
-            store(r, fixed + read + i, broad(shared[program.shared[i]], lanes), lanes)
+            store(r, fixed + read + i, broadcast(shared[program.shared[i]], lanes), lanes)
     for j in range(lanes):
         row = min(begin + j, len(own) - 1)
         for i in range(read):
             r[(fixed + i) * lanes + j] = own[row, program.own[i]]
 
 
-@woven
+@inlined
 def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats, lanes: int) -> None:
     """The outputs of these problems."""
     there = min(lanes, count - begin)
@@ -100,7 +100,7 @@ def _store(program: Program, r: Floats, count: int, begin: int, outputs: Floats,
                 outputs[place + j * (last - first) + i - first] = r[register + j]
 
 
-@woven
+@inlined
 def _advance(
     program: Program,
     own: Floats,

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from ...linear.dense_kernel import room_in as dense_room
 from ...linear.dense_kernel import room_size as dense_size
 from ...linear.dense_kernel import solve_active, solve_one_active
-from ...linear.machine import Floats, address_of, by_address, separate
+from ...linear.jit import Floats, address_of, by_address, separate
 from ...linear.sparse.elimination import factorise
-from ...linear.sparse.lanes import Indices, Plan
-from ...linear.sparse.lanes import room_in as sparse_room
-from ...linear.sparse.lanes import room_size as sparse_size
-from ...linear.sparse.pivots import GOAL, LOST
+from ...linear.sparse.kernel_arrays import Indices, Plan
+from ...linear.sparse.kernel_arrays import room_in as sparse_room
+from ...linear.sparse.kernel_arrays import room_size as sparse_size
+from ...linear.sparse.ldl import GOAL, LOST
 from ...linear.sparse.substitution import Kernels, solve
 
 Registers = NDArray[np.int64]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...linear.machine import Floats
-from ...linear.vector import LANES
+from ...linear.jit import Floats
+from ...linear.simd import LANES
 from ..trace import Trace
 from .machine import Program, execute
 from .systems import Systems

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.machine import Floats
+from ...linear.jit import Floats
 from . import kinds
 from .machine import Program, Registers, allocate
 

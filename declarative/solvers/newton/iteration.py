@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...conditions import largest
-from ...linear import KktSolution, or_one
+from ...linear import KktSolution, StepMatrix, or_one
 from ...problem import Batch
 from .filter import judge, merit
 from .parameters import BOUNDARY, CENTRAL, CENTRED, FLAT, LEAST_SHIFT, LESS_SHIFT, LOWERINGS, Tolerances
@@ -26,14 +25,12 @@ def newton_step(
 ) -> tuple[Step, KktSolution]:
     """The step for a given regularisation and value of the constraints, and what is to be said of its matrix."""
     p, s, dual, primal = model.p, model.s, model.dual, shift.unsqueeze(-1) * model.diagonal_size
-    solve = partial(
-        model.layout.solve_kkt, model.hessian, model.jacobian, primal, dual, p, weight=weight, damping=damping
-    )
+    matrix = StepMatrix(model.hessian, model.jacobian, primal, dual, p, weight, damping)
     if not s.shape[-1]:
-        found = solve(right=(-model.slope, -residual))
+        found = model.layout.solve_kkt(matrix, (-model.slope, -residual))
         return Step(found.z, s, found.s), found
     inner = residual[:, p:] - s + barrier.unsqueeze(-1) / model.y_g  # g + barrier / y
-    found = solve(right=(-model.slope, -torch.cat([residual[:, :p], inner], -1)))
+    found = model.layout.solve_kkt(matrix, (-model.slope, -torch.cat([residual[:, :p], inner], -1)))
     # From the last row: G du = s / y dy - (g + barrier / y), which costs no product with G.
     change = dual[:, p:] * found.s[:, p:] - inner
     return Step(u=found.z, s=-residual[:, p:] - change, y=found.s), found

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...conditions import largest
-from ...linear import Layout, or_one
+from ...linear import Layout, StepMatrix, or_one
 from ...linear.directions import irregular
 from ...problem import Batch
 from .filter import augment_filter, judge, merit
@@ -222,6 +222,5 @@ def _least_violation(
 ) -> Tensor:  # (batch, m)
     """The step du with the least |A du + wrong|^2 + du' diag(damping) du."""
     ones, none = torch.ones_like(wrong), torch.zeros_like(damping[:, 0])
-    return layout.solve_kkt(
-        torch.zeros_like(hessian), rows, damping, ones, 0, (torch.zeros_like(damping), -wrong), none
-    ).z
+    matrix = StepMatrix(torch.zeros_like(hessian), rows, damping, ones, 0, none)
+    return layout.solve_kkt(matrix, (torch.zeros_like(damping), -wrong)).z

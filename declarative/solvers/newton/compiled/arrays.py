@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....linear.machine import Floats, copy, copy_pairs, cut, inner
+from ....linear.jit import Floats, copy, copy_pairs, cut, inner
 from ..parameters import Tolerances
 
 Flags = NDArray[np.bool_]

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....linear import DenseLayout, Layout, Pair
+from ....linear import DenseLayout, Layout, Pair, StepMatrix
 from ....linear.dense_kernel import LARGEST
-from ....linear.machine import INSTALLED, address_of
+from ....linear.jit import INSTALLED, address_of
+from ....linear.simd import LANES
 from ....linear.sparse import SparseLayout
-from ....linear.sparse.lanes import room_size
+from ....linear.sparse.kernel_arrays import room_size
 from ....linear.sparse.substitution import Kernels
 from ....linear.spectrum_kernel import LARGEST as LARGEST_REGULARISED
-from ....linear.vector import LANES
 from ....problem import Batch
 from ....recording.tape.machine import kernel_for, registers_for
 from ..parameters import BACKTRACKS, FLAT, Tolerances
@@ -120,8 +120,8 @@ class CompiledBatch:
             return
         primal, dual, r, t = map(_tensor, x.system[:4])
         jacobian, hessian = self._matrices(x.current)
-        weight = _tensor(x.fixed.weight)
-        found = self.layout.solve_kkt(hessian, jacobian, primal, dual, self.common.p, (r, t), weight)
+        matrix = StepMatrix(hessian, jacobian, primal, dual, self.common.p, _tensor(x.fixed.weight))
+        found = self.layout.solve_kkt(matrix, (r, t))
         solution = (found.z, found.s, found.convex & found.independent, found.room)
         for to, part in zip(x.system[4:], solution, strict=True):
             to[:] = _array(part)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ....linear.machine import Floats, compiled, copy, copy_pairs, inner, larger, smaller
+from ....linear.jit import Floats, compiled, copy, copy_pairs, inner, larger, smaller
 from ..parameters import (
     DELTA,
     ETA,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....linear.machine import Floats, compiled, copy, inner, larger, smaller
+from ....linear.jit import Floats, compiled, copy, inner, larger, smaller
 from ..parameters import BOUNDARY, CENTRAL, CENTRED, LOWERINGS, Tolerances
 from .arrays import Common, Problems
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....linear.machine import Floats, compiled, copy, inner
+from ....linear.jit import Floats, compiled, copy, inner
 from ....recording.tape.machine import Program, run_groups
 from ..parameters import BACKTRACKS, FLAT
 from .arrays import Common, Counts, Expansion, Flags, Iterate, Problems, copy_iterate, copy_problem, problems_in

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....linear.machine import Floats, by_address, compiled, copy, inner, larger, separate
+from ....linear.jit import Floats, by_address, compiled, copy, inner, larger, separate
 from ....linear.spectrum_kernel import NOTHING, Spectrum, find_spectrum, spectrum_in, spectrum_size, turn
 from ..parameters import COMPLEMENTARY, HEAVIER, LEAST_SIZE, MORE_SHIFT, REACH, STATIONARY, STRAY, TINY_SHIFT
 from .arrays import Common, Problems, examples

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....linear.dense_kernel import solve_kkt
-from ....linear.machine import Floats, by_address, compiled, copy, cut, inner, larger, separate
+from ....linear.jit import Floats, by_address, compiled, copy, cut, inner, larger, separate
 from ....linear.sparse.elimination import arrange, factorise
-from ....linear.sparse.lanes import Indices, Plan, room_in
+from ....linear.sparse.kernel_arrays import Indices, Plan, room_in
 from ....linear.sparse.layout import SOLVED
 from ....linear.sparse.substitution import Kernels, solve
 from ..parameters import FIRST_SHIFT, MORE_SHIFT

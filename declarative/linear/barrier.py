@@ -16,13 +16,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .contract import Pair, Solve, System, times
-from .dense import Whole
+from .contract import Pair, Solve, System
+from .forms import kkt_product
+from .indefinite import IndefiniteFactorisation
 from .layout import Layout
 from .sparse import SparseLayout
 
 
-class SoftSystem(System):
+class BarrierSystem(System):
     """The system of H and A, in the form that the layout says, and the shares of the constraints, (batch, k)."""
 
     def __init__(self, layout: Layout, hessian: Tensor, jacobian: Tensor, share: Tensor) -> None:
@@ -33,29 +34,23 @@ class SoftSystem(System):
         self.rows = layout.jacobian.scale_rows(jacobian, share.sqrt())
 
     @property
-    def rebuild(self) -> partial[SoftSystem]:
-        return partial(SoftSystem, self.layout)
+    def rebuild(self) -> partial[BarrierSystem]:
+        return partial(BarrierSystem, self.layout)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        form = self.layout.jacobian
-        top = self.layout.hessian.multiply(self.hessian, z) + form.multiply_transposed(self.rows, s)
-        return top, form.multiply(self.rows, z) - (1 - self.share) * s
+        curved = self.layout.hessian.multiply(self.hessian, z)
+        return kkt_product(curved, self.layout.jacobian, self.rows, 1 - self.share, z, s)
 
     def factorise(self) -> Solve:
         if isinstance(self.layout, SparseLayout):
-            none = self.hessian.new_zeros(len(self.hessian), self.layout.kkt.m)
-            factor = self.layout.kkt.factorise(self.hessian, self.rows, none, 1 - self.share)
+            factor = self.layout.kkt.factorise(self.hessian, self.rows, dual=1 - self.share)
             return lambda r, t: factor.solve(r, t)[:2]
-        return self._refined(Whole(self.hessian, self.rows, self.share, torch.finfo(self.hessian.dtype).eps))
-
-    def _refined(self, factors: Whole) -> Solve:
-        """What is left of the right-hand side is solved for once more."""
+        factors = IndefiniteFactorisation(self.hessian, self.rows, self.share, torch.finfo(self.hessian.dtype).eps)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             z, s = factors(r, t)
-            left = r - times(self.hessian, z) - times(self.rows.mT, s)
-            gap = t - times(self.rows, z) + (1 - self.share) * s
-            more_z, more_s = factors(left, gap)
-            return z + more_z, s + more_s
+            top, bottom = self.multiply(z, s)
+            change_z, change_s = factors(r - top, t - bottom)  # what is left is solved for once more
+            return z + change_z, s + change_s
 
         return solve

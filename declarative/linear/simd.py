@@ -11,7 +11,7 @@ import importlib
 import operator
 from typing import Any
 
-from .machine import INSTALLED, numba
+from .jit import INSTALLED, numba
 
 LANES = 8  # problems side by side: two registers of the processor for each number
 
@@ -71,7 +71,7 @@ if INSTALLED:
         return types.void(array, types.intp, _of(lanes), lanes), generate
 
     @extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-    def broad(_: Any, value: Any, lanes: Any) -> Any:  # noqa: ARG001
+    def broadcast(_: Any, value: Any, lanes: Any) -> Any:  # noqa: ARG001
         """The same number in all lanes."""
         if not _known(lanes):
             return None
@@ -108,7 +108,7 @@ if INSTALLED:
         return types.boolean(a, b), generate
 
     @extending.intrinsic  # type: ignore[untyped-decorator]
-    def size_of(_: Any, a: Any) -> Any:
+    def absolute(_: Any, a: Any) -> Any:
         """|a|."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
@@ -140,4 +140,4 @@ if INSTALLED:
     ):
         _operation(_symbol, _name)
 else:  # without Numba no kernel that needs them is called
-    load = store = broad = where_less = all_less = size_of = None
+    load = store = broadcast = where_less = all_less = absolute = None

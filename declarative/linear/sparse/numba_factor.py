@@ -5,6 +5,7 @@ A call into compiled code costs as much as the work of one problem: there is one
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -13,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..machine import Floats, compiled, inner
-from ..vector import LANES
+from ..jit import Floats, compiled, inner
+from ..simd import LANES
 from .elimination import arrange, factorise
-from .lanes import Factor, Parts, Plan, Rows, Work
-from .pivots import GOAL
+from .kernel_arrays import Factor, Plan, Rows, Work
+from .ldl import GOAL, BatchFactor
 from .substitution import Kernels, load_right, solve, store_solution
 from .symbolic import Symbolic
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
-    """The factors of a batch."""
+class NumbaFactor(BatchFactor):
+    """The factors of a batch, in groups of problems."""
 
     plan: Plan
     memory: Memory
@@ -32,20 +33,17 @@ class Groups:
     entries: Floats  # of K, (groups, entries, lanes)
     factors: Factor  # of all groups, one after the other
 
-    def counts(self) -> Tensor:  # (batch, 4)
-        """How many pivots are above and below zero, and how many were replaced by one above or below."""
+    def counts(self) -> Tensor:
         return torch.from_numpy(self.factors.counts).transpose(1, 2).flatten(0, 1)[: self.batch].to(torch.int64)
 
-    def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
-        """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
+    def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         size = right.shape[1]
         groups, _, lanes = self.entries.shape
-        buffer = self.memory.take((5 * size + 3) * lanes)
-        cut = _Cut(buffer, lanes)
-        rows, error = Rows(*[cut(count) for count in (*[size] * 5, 2)]), cut(1)[0]
+        buffer, (*rows, error) = self.memory.cut(lanes, *[size] * 5, 2, 1)
         found, errors = torch.empty_like(right), np.zeros((groups, lanes))
         kernels = Kernels.of(lanes)
-        _solve_all(self.plan, kernels, self.entries, self.factors, rows, right.numpy(), found.numpy(), error, errors)
+        arrays = Rows(*rows), right.numpy(), found.numpy(), error[0], errors
+        _solve_all(self.plan, kernels, self.entries, self.factors, *arrays)
         self.memory.give_back(buffer)
         return found, torch.from_numpy(errors).flatten()[: self.batch]
 
@@ -56,48 +54,39 @@ class Memory:
     def __init__(self) -> None:
         self._free: deque[Floats] = deque(maxlen=3)
 
-    def take(self, count: int) -> Floats:
-        """A buffer for this many numbers."""
+    def cut(self, lanes: int, *counts: int) -> tuple[Floats, list[Floats]]:
+        """A buffer, and the matrices (count, lanes) that it is cut into."""
+        total = sum(counts) * lanes
         try:
             buffer = self._free.pop()
         except IndexError:
-            buffer = np.empty(0)
-        return buffer if len(buffer) >= count else np.empty(count)
+            buffer = np.empty(total)
+        if len(buffer) < total:
+            buffer = np.empty(total)
+        table, ends = buffer[:total].reshape(-1, lanes), itertools.accumulate(counts)
+        return buffer, [table[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
     def give_back(self, buffer: Floats) -> None:
         """For use by others."""
         self._free.append(buffer)
 
 
-def factorise_groups(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tuple[Tensor, ...]) -> Groups:
+def factorise_batch(symbolic: Symbolic, plan: Plan, memory: Memory, parts: tuple[Tensor, ...]) -> NumbaFactor:
     """Factor K, from the values (batch, ...) of H, A and its diagonal, all in double precision on the CPU."""
     batch = len(parts[0])
     lanes = 1 if batch == 1 else LANES
     groups = max(-(-batch // lanes), 1)
     size, fill, count = symbolic.size, symbolic.fill, len(symbolic.slots)
-    buffer = memory.take(lanes * (groups * (count + 2 * size + fill + 4) + fill + size))
-    cut = _Cut(buffer, lanes)
-    work = Work(cut(fill), cut(size), np.empty(size, np.uint32))
-    entries, *parts_of_factor = (
-        cut(groups * rows).reshape(groups, rows, lanes) for rows in (count, size, size, fill, 4)
-    )
-    factors = Factor(*parts_of_factor)
-    kernels, arrays = Kernels.of(lanes), Parts(*(part.contiguous().numpy() for part in parts))
+    of_all = [groups * rows for rows in (count, size, size, fill, 4)]
+    buffer, (below, made, *pieces) = memory.cut(lanes, fill, size, *of_all)
+    work = Work(below, made, np.empty(size, np.uint32))
+    entries, *factor = (piece.reshape(groups, -1, lanes) for piece in pieces)
+    factors = Factor(*factor)
+    kernels, arrays = Kernels.of(lanes), tuple(part.contiguous().numpy() for part in parts)
     _factorise_all(plan, kernels, arrays, entries, factors, work)
-    result = Groups(plan, memory, batch, entries, factors)
+    result = NumbaFactor(plan, memory, batch, entries, factors)
     weakref.finalize(result, memory.give_back, buffer).atexit = False
     return result
-
-
-class _Cut:
-    """Pieces of a buffer, one after the other."""
-
-    def __init__(self, buffer: Floats, lanes: int) -> None:
-        self.buffer, self.lanes, self.used = buffer, lanes, 0
-
-    def __call__(self, count: int) -> Floats:  # (count, lanes)
-        begin, self.used = self.used, self.used + count * self.lanes
-        return self.buffer[begin : self.used].reshape(count, self.lanes)
 
 
 @inner
@@ -106,7 +95,14 @@ def _group(factors: Factor, group: int) -> Factor:
 
 
 @compiled
-def _factorise_all(plan: Plan, kernels: Kernels, parts: Parts, entries: Floats, factors: Factor, work: Work) -> None:
+def _factorise_all(
+    plan: Plan,
+    kernels: Kernels,
+    parts: tuple[Floats, ...],  # of K: the values of H, A and the two diagonals, batch first
+    entries: Floats,
+    factors: Factor,
+    work: Work,
+) -> None:
     for group in range(len(entries)):
         begin = 0
         for part in parts:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx.node import map_aggregate
 
 from ...torchside import defaults_of
-from .dependence import Algebra, Array, Sets, Traced, flat, positions
+from .index_sets import Algebra, Array, Sets, Traced, flat, positions
 
 Rule = Callable[["Call"], Sequence[Sets | None]]  # one for every result of the operation; raises Unruly
 
@@ -79,13 +80,7 @@ class Call:
 
 def _mapped(tree: Any, function: Callable[[Traced], Any]) -> Any:
     """Nested arguments with something else in the place of all that is traced."""
-    if isinstance(tree, Traced):
-        return function(tree)
-    if isinstance(tree, list | tuple):
-        return type(tree)([_mapped(part, function) for part in tree])
-    if isinstance(tree, dict):
-        return {name: _mapped(part, function) for name, part in tree.items()}
-    return tree
+    return map_aggregate(tree, lambda x: function(x) if isinstance(x, Traced) else x)
 
 
 def is_smooth(x: Tensor | None) -> bool:

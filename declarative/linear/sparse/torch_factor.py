@@ -1,6 +1,6 @@
 """The factorisation in plain torch: level by level, all columns of a level and all problems at once, on any device.
 
-The same formulas as in ``elimination.py``. A level is a range of columns that do not depend on each other: with an
+A level is a range of columns that do not depend on each other: with an
 order made for it there are few of them, and each takes some dozens of torch's operations, however many problems there
 are. Values are stored (entry, batch): the diagonal, followed by the entries below it, column by column.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .entries import Integers
-from .pivots import CORRECTIONS, FADED, GOAL, PIVOT, REPLACED, SMALLEST
+from .ldl import CORRECTIONS, FADED, GOAL, PIVOT, REPLACED, SMALLEST, BatchFactor
 from .symbolic import Symbolic
 
 
@@ -57,24 +57,17 @@ class Plan:
         halves = np.flatnonzero(symbolic.pair)
         mate = np.arange(symbolic.size)
         mate[halves], mate[halves + 1] = halves + 1, halves
-        sign = torch.from_numpy(np.where(symbolic.is_constraint, -1.0, 1.0)).to(device).unsqueeze(-1)
-        first, second = symbolic.coordinates
         kinds = np.flatnonzero(~symbolic.is_constraint), np.flatnonzero(symbolic.is_constraint)
-        return cls(
-            levels=_levels(symbolic, device),
-            place=torch.from_numpy(symbolic.place).to(device),
-            slots=torch.from_numpy(symbolic.slots).to(device),
-            first=torch.from_numpy(first).to(device),
-            second=torch.from_numpy(second).to(device),
-            mate=torch.from_numpy(mate).to(device),
-            sign=sign,
-            kinds=[torch.from_numpy(x).to(device) for x in kinds if len(x)],
-            fill=symbolic.fill,
-        )
+        sign = np.where(symbolic.is_constraint, -1.0, 1.0)
+        arrays = (symbolic.place, symbolic.slots, *symbolic.coordinates, mate, sign)
+        place, slots, first, second, mates, signs = (torch.from_numpy(x).to(device) for x in arrays)
+        positions = [torch.from_numpy(x).to(device) for x in kinds if len(x)]
+        levels = _levels(symbolic, device)
+        return cls(levels, place, slots, first, second, mates, signs.unsqueeze(-1), positions, symbolic.fill)
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class TorchFactor(BatchFactor):
     """The factors of a batch."""
 
     plan: Plan
@@ -84,12 +77,10 @@ class Factor:
     lower: Tensor  # L, (fill, batch)
     signs: Tensor  # of the pivots: 1, -1, or 2 and -2 for what has been replaced, (size, batch)
 
-    def counts(self) -> Tensor:  # (batch, 4)
-        """How many pivots are above and below zero, and how many were replaced by one above or below."""
+    def counts(self) -> Tensor:
         return torch.stack([(self.signs == kind).sum(0) for kind in (1, -1, 2, -2)], -1)
 
-    def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:  # (batch, size, count)
-        """K^-1 right, corrected until its relative residual is small or does not fall any more, and that residual."""
+    def solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         ordered = torch.empty_like(right.transpose(0, 1), memory_format=torch.contiguous_format)
         ordered[self.plan.place] = right.transpose(0, 1)
         x, error, residual = torch.zeros_like(ordered), torch.full_like(right[:, 0], torch.inf), ordered
@@ -127,13 +118,13 @@ class Factor:
         return residual, sizes[:, 0], sizes[:, 1]  # (size, batch, count), (kinds, batch, count), the same
 
 
-def factorise(plan: Plan, entries: Tensor) -> Factor:
+def factorise(plan: Plan, entries: Tensor) -> TorchFactor:
     """L and D^-1 of K, from its entries (entries, batch)."""
     size, batch = len(plan.mate), entries.shape[1]
     stored = entries.new_zeros(size + plan.fill, batch).index_add_(0, plan.slots, entries)
     made = stored[:size].abs()  # the size of what each pivot is made from
     inverse, coupling, signs = entries.new_zeros(3, size, batch)
-    factor = Factor(plan, entries, inverse, coupling, entries.new_zeros(plan.fill, batch), signs)
+    factor = TorchFactor(plan, entries, inverse, coupling, entries.new_zeros(plan.fill, batch), signs)
     for level in plan.levels:
         change = factor.lower.index_select(0, level.left) * stored.index_select(0, level.right)
         stored.index_add_(0, level.target, change, alpha=-1)
@@ -149,11 +140,11 @@ def factorise(plan: Plan, entries: Tensor) -> Factor:
     return factor
 
 
-def _invert_ones(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> None:
-    """Pivots by themselves; what cannot be told from zero is replaced, with the sign that its kind should have."""
+def _invert_ones(factor: TorchFactor, level: Level, stored: Tensor, made: Tensor) -> None:
+    """Pivots by themselves."""
     ones = slice(level.begin, level.pairs)
     pivot = stored[ones]
-    good = (pivot.abs() > PIVOT * made[ones]) | ~pivot.isfinite()  # what is not finite stays, and is not counted
+    good = (pivot.abs() > PIVOT * made[ones]) | ~pivot.isfinite()
     factor.signs[ones] = torch.where(good, pivot.sign(), 2 * factor.plan.sign[ones])
     if not good.all():
         instead = _replacements(level, stored, made)[: level.pairs - level.begin] * factor.plan.sign[ones]
@@ -161,8 +152,8 @@ def _invert_ones(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> 
     factor.inverse[ones] = pivot.reciprocal()
 
 
-def _invert_twos(factor: Factor, level: Level, stored: Tensor, made: Tensor) -> None:
-    """Blocks [h, a; a, c]; a singular one is moved towards a negative determinant, as KKT matrices should have."""
+def _invert_twos(factor: TorchFactor, level: Level, stored: Tensor, made: Tensor) -> None:
+    """Blocks [h, a; a, c]."""
     one, two = slice(level.pairs, level.end, 2), slice(level.pairs + 1, level.end, 2)
     h, a, c = stored[one], stored[level.links], stored[two]
     determinant = h * c - a * a

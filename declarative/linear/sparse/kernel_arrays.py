@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Floats, cut, inner
+from ..jit import Floats, cut, inner
 from .symbolic import Symbolic
 
 Indices = NDArray[np.uint32]  # which cannot be negative: compiled code does not look
@@ -58,15 +58,6 @@ class Plan(NamedTuple):
         """Of no entries."""
         none, bounds, never = np.empty(0, np.uint32), np.empty(0, np.int32), np.empty(0, bool)
         return cls(none, none, none, none, never, never, bounds, none, bounds, bounds, none)
-
-
-class Parts(NamedTuple):
-    """The values that K is made of, batch first."""
-
-    hessian: Floats
-    jacobian: Floats
-    primal: Floats
-    dual: Floats
 
 
 class Factor(NamedTuple):
@@ -117,22 +108,15 @@ def room_in(plan: Plan, numbers: Floats, where: Indices, lanes: int) -> Room:
     """The room, in a buffer of so many numbers and another of the size of K."""
     size, fill = len(plan.place), len(plan.rows)
     entries, n = cut(numbers, 0, len(plan.slots), lanes)
-    inverse, n = cut(numbers, n, size, lanes)
-    coupling, n = cut(numbers, n, size, lanes)
-    lower, n = cut(numbers, n, fill, lanes)
+    of_factor, n = cut(numbers, n, 2 * fill, lanes)
     counts, n = cut(numbers, n, 4, lanes)
-    below, n = cut(numbers, n, fill, lanes)
-    made, n = cut(numbers, n, size, lanes)
-    right, n = cut(numbers, n, size, lanes)
-    x, n = cut(numbers, n, size, lanes)
-    residual, n = cut(numbers, n, size, lanes)
-    total, n = cut(numbers, n, size, lanes)
-    trial, n = cut(numbers, n, size, lanes)
     most, n = cut(numbers, n, 2, lanes)
+    of_size, n = cut(numbers, n, 8 * size, lanes)
+    x = of_size.reshape(8, size, lanes)
     return Room(
         entries,
-        Factor(inverse, coupling, lower, counts),
-        Work(below, made, where),
-        Rows(right, x, residual, total, trial, most),
+        Factor(x[0], x[1], of_factor[:fill], counts),
+        Work(of_factor[fill:], x[2], where),
+        Rows(x[3], x[4], x[5], x[6], x[7], most),
         numbers[n : n + lanes],
     )

@@ -48,7 +48,7 @@ def _tell_of_compiling() -> None:
 
 if INSTALLED:
     try:
-        from . import numbaside
+        from . import numba_internals
     except (ImportError, AttributeError) as error:  # a Numba that differs inside
         warnings.warn(
             f"Numba {numba.__version__} is not one that kernels can be compiled with ({error}): all is done without "
@@ -84,7 +84,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return function
     kernel = numba.njit(**OPTIONS, **options)(function)
     try:
-        numbaside.keep(kernel, _stamp())
+        numba_internals.keep(kernel, _stamp())
     except AttributeError:  # another Numba: nothing is kept rather than too long
         return numba.njit(**{**OPTIONS, "cache": False}, **options)(function)
     return kernel
@@ -108,7 +108,7 @@ def inner(function: Callable[..., Any]) -> Any:
     return _part(function)
 
 
-def woven(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]) -> Any:
     """The same for one that becomes part of the kernels that call it, which then know the numbers they call it with."""
     return _part(function, forceinline=True)
 
@@ -116,7 +116,7 @@ def woven(function: Callable[..., Any]) -> Any:
 def _part(function: Callable[..., Any], **options: Any) -> Any:
     if not INSTALLED:
         return function
-    return numba.njit(**{**OPTIONS, "cache": False}, **INSIDE, **options, pipeline_class=numbaside.PartCompiler)(
+    return numba.njit(**{**OPTIONS, "cache": False}, **INSIDE, **options, pipeline_class=numba_internals.PartCompiler)(
         function
     )
 
@@ -147,7 +147,7 @@ def address_of(kernel: Any) -> int:
 
 def by_address(examples: Examples) -> Any:
     """``call(address, (argument, ...))`` in a kernel calls the separate one that is there."""
-    return numbaside.call_of(examples) if INSTALLED else None
+    return numba_internals.call_of(examples) if INSTALLED else None
 
 
 @inner

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from .waiting import one_process
+from .file_lock import one_process
 
 codegen: Any = importlib.import_module("numba.core.codegen")  # without types, as all of Numba
 locks: Any = importlib.import_module("numba.core.compiler_lock")
@@ -22,6 +22,15 @@ def keep(kernel: Any, stamp: str) -> None:
     """What is on disk of a kernel has this stamp too, and is made, or read, by one process at a time."""
     kept = kernel._cache._cache_file
     kept._source_stamp = (kept._source_stamp, stamp)
+    load = kept._load_index
+
+    def load_index() -> Any:
+        try:
+            return load()
+        except (ImportError, AttributeError):  # of other sources, whose modules or classes are not there any more
+            return {}
+
+    kept._load_index = load_index
     path = Path(kernel._cache.cache_path) / f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
     usual = kernel.compile
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .calls import Call, Unruly, moved
-from .dependence import Array, Sets, Traced, flat, positions
+from .index_sets import Array, Sets, Traced, flat, positions
+from .operation import Call, Unruly, moved
 
 
 def reduced(call: Call) -> list[Sets | None]:
