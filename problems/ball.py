@@ -12,10 +12,10 @@ from declarative.linear import Pair, Solve, System
 from declarative.optimality import kink_tolerance
 from declarative.structure import Kind, Point
 
-from .formula import Formula, Multipliers
-from .layer import Inputs, Options
-from .projection import Projection, polar, pull_identity, radial_system
-from .settings import Number, Setting
+from .formula import Multipliers
+from .inputs import Number, ScalarParameter
+from .layer import Options
+from .projection import Projection, ProjectionFormula, polar, radial_system
 from .systems import IdentitySystem
 
 
@@ -62,76 +62,74 @@ class BallProjection(Projection):
         if not isinstance(norm, int | float) or norm not in (2, math.inf):
             raise ValueError(f"norm must be 2 or math.inf, but is {norm!r}.")
         self.norm = norm
-        setting = Setting("radius", radius)
-        inside, formulas, system, pullback = BALL if norm == 2 else BOX
-        solver = Formula(*formulas, setting)
-        super().__init__(
-            None, setting.bind(inside), solver=solver, system=system, pullback=pullback, setting=setting, **options
-        )
+        inside, formula = (in_ball, Shrink) if norm == 2 else (in_box, Clamp)
+        super().__init__(None, inside, solver=formula(scalar=ScalarParameter("radius", radius)), **options)
 
 
-def _shrink(x: Tensor, radius: Tensor) -> Tensor:
-    direction, length = polar(x)
-    return torch.where(length > radius, direction * radius, x)
+class Shrink(ProjectionFormula):
+    """x radius / ||x|| where x is outside of the ball."""
+
+    def solution(self, x: Tensor, radius: Tensor) -> Tensor:
+        direction, length = polar(x)
+        return torch.where(length > radius, direction * radius, x)
+
+    def conditions(self, x: Tensor, radius: Tensor, u: Tensor) -> Pair:
+        """Outside, u - x = l u with l = 1 - ||x|| / radius."""
+        factor = (polar(x)[1] / radius).clamp(min=1.0)
+        size = torch.maximum((u - x).abs().amax(-1, keepdim=True), radius)
+        stationarity = (u / size * factor - x / size).abs().amax(-1)
+        return stationarity, (polar(u)[1] / radius - 1).clamp(min=0.0).squeeze(-1)
+
+    def multipliers(self, x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
+        return _multipliers(polar(x)[1] / radius - 1, kink_tolerance(u.dtype))
+
+    def constrained_system(self, point: Point, kind: Kind) -> System:
+        return radial_system(point, kind, 1 / (1 - point.multipliers))
+
+    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
+        """C = -radius."""
+        return value * s.squeeze(-1)
 
 
-def _ball_conditions(x: Tensor, radius: Tensor, u: Tensor) -> Pair:
-    """Outside, u - x = l u with l = 1 - ||x|| / radius."""
-    factor = (polar(x)[1] / radius).clamp(min=1.0)
-    size = torch.maximum((u - x).abs().amax(-1, keepdim=True), radius)
-    stationarity = (u / size * factor - x / size).abs().amax(-1)
-    return stationarity, (polar(u)[1] / radius - 1).clamp(min=0.0).squeeze(-1)
+class Clamp(ProjectionFormula):
+    """x between -radius and radius."""
+
+    linear = True
+
+    def solution(self, x: Tensor, radius: Tensor) -> Tensor:
+        return x.clamp(-radius, radius)
+
+    def conditions(self, x: Tensor, radius: Tensor, u: Tensor) -> Pair:
+        """u - x is what x is beyond a bound."""
+        beyond = x.abs() - radius
+        size = torch.maximum(beyond.abs().amax(-1, keepdim=True), radius)
+        stationarity = ((u - x + x.sign() * beyond.relu()) / size).abs().amax(-1)
+        return stationarity, (u.abs() / radius - 1).amax(-1).relu()
+
+    def multipliers(self, x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
+        """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
+        return _multipliers(torch.cat([x - radius, -x - radius], -1), kink_tolerance(u.dtype) * radius)
+
+    def constrained_system(self, point: Point, kind: Kind) -> System:  # noqa: ARG002
+        return BoxSystem(point.active)
+
+    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
+        """C = -1 in every row."""
+        return s.sum(-1)
 
 
-def _ball_multipliers(x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
-    excess = polar(x)[1] / radius - 1
-    weak = excess.abs() <= kink_tolerance(u.dtype)
+def _multipliers(excess: Tensor, small: Number) -> Multipliers:
+    """Minus what x is beyond a constraint; at a kink the constraint does not count."""
+    weak = excess.abs() <= small
     active = (excess > 0) & ~weak
     return torch.where(active, -excess, 0.0), active, weak
-
-
-def _clamp(x: Tensor, radius: Tensor) -> Tensor:
-    return x.clamp(-radius, radius)
-
-
-def _box_conditions(x: Tensor, radius: Tensor, u: Tensor) -> Pair:
-    """u - x is what x is beyond a bound."""
-    beyond = x.abs() - radius
-    size = torch.maximum(beyond.abs().amax(-1, keepdim=True), radius)
-    stationarity = ((u - x + x.sign() * beyond.relu()) / size).abs().amax(-1)
-    return stationarity, (u.abs() / radius - 1).amax(-1).relu()
-
-
-def _box_multipliers(x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
-    """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
-    beyond = torch.cat([x - radius, -x - radius], -1)
-    weak = beyond.abs() <= kink_tolerance(u.dtype) * radius
-    active = (beyond > 0) & ~weak
-    return torch.where(active, -beyond, 0.0), active, weak
-
-
-def _pull_ball(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
-    """For the radius, C = -radius."""
-    return *pull_identity(xs, u, multipliers, z, s), *(radius * s.squeeze(-1) for radius in xs[1:])
-
-
-def _pull_box(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
-    """For the radius, C = -1 in every row."""
-    return *pull_identity(xs, u, multipliers, z, s), *(s.sum(-1) for _ in xs[1:])
-
-
-def _ball_system(point: Point, kind: Kind) -> System:
-    return radial_system(point, kind, 1 / (1 - point.multipliers))
 
 
 class BoxSystem(IdentitySystem):
     """H = I with the constraints [u; -u] <= radius, some of them active: never both of one entry."""
 
-    def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        mask = self.active.to(z.dtype)
-        (upper, lower), (s_upper, s_lower) = mask.chunk(2, -1), s.chunk(2, -1)
-        top = self.ones * z + upper * s_upper - lower * s_lower
-        return top, torch.cat([upper * z, -lower * z], -1) - (1 - mask) * s
+    def rows(self, eye: Tensor) -> Tensor:
+        return torch.cat([eye, -eye])
 
     def factorise(self) -> Solve:
         upper, lower = self.active.chunk(2, -1)
@@ -139,11 +137,6 @@ class BoxSystem(IdentitySystem):
         def solve(r: Tensor, t: Tensor) -> Pair:
             t_upper, t_lower = t.chunk(2, -1)
             z = torch.where(upper, t_upper, torch.where(lower, -t_lower, r))
-            s = torch.cat([torch.where(upper, r - z, 0.0), torch.where(lower, z - r, 0.0)], -1)
-            return z, s
+            return z, torch.cat([torch.where(upper, r - z, 0.0), torch.where(lower, z - r, 0.0)], -1)
 
         return solve
-
-
-BALL = (in_ball, (_shrink, _ball_conditions, _ball_multipliers), _ball_system, _pull_ball)
-BOX = (in_box, (_clamp, _box_conditions, _box_multipliers), BoxSystem.at, _pull_box)

@@ -17,16 +17,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from declarative import Solver, Status
+from declarative import Status
 from declarative.linear import Pair, or_one
 from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 
-from .formula import judged
+from .formula import StructuredSolver, assessment
 from .scaling import Scaled, iterate
 from .schur import solve_schur
-from .settings import Setting
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
 PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
@@ -42,20 +41,18 @@ def uniform_marginals(M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Sinkhorn(Solver):
-    """Sinkhorn's iteration in a stabilised form, finished by Newton's method on the dual where it stalls.
+class Sinkhorn(StructuredSolver):
+    """Abstract: Sinkhorn's iteration in a stabilised form, finished by Newton's method on the dual where it stalls.
+
+    The scalar parameter is gamma, the inverse of the weight of the entropy.
 
     Args:
-        gamma: the inverse of the weight of the entropy.
         tolerance: the largest error of a marginal, relative to that marginal; by default close to rounding.
         max_iterations: of Sinkhorn's iteration, and of Newton's.
     """
 
-    gamma: Setting
     tolerance: float | None = None
     max_iterations: int = 200
-
-    needs_start = False
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         operands = _, r, c, gamma = self._operands(batch, start)
@@ -99,7 +96,7 @@ class Sinkhorn(Solver):
 
     def _operands(self, batch: Batch, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """M, r, c and gamma, (batch, 1, 1)."""
-        (M, *marginals), gamma = self.gamma.columns(batch.unshared().xs, like)
+        M, *marginals, gamma = self.arguments(batch, like)
         for name, x in zip("rc", marginals, strict=False):
             if not (x > 0).all():
                 raise ValueError(f"{name} must not be negative, and have a mass.")
@@ -110,7 +107,7 @@ class Sinkhorn(Solver):
 def _assessment(multipliers: Tensor, plan: Tensor, r: Tensor, c: Tensor) -> Assessment:
     """Of the marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
     error = _error(plan, r, c)
-    return judged(multipliers, torch.zeros_like(error), error)
+    return assessment(multipliers, torch.zeros_like(error), error)
 
 
 def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)

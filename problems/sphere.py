@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import Solver, Status
+from declarative import Status
 from declarative.linear import Pair, System
-from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
-from .formula import judged
+from .formula import Multipliers
 from .layer import Options
-from .projection import Projection, plain_polar, polar, radial_system
+from .projection import Projection, ProjectionFormula, polar, radial_system
 
 
 def on_unit_sphere(x: Tensor, u: Tensor) -> Tensor:  # noqa: ARG001
@@ -50,54 +49,49 @@ class SphereProjection(Projection):
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        super().__init__(on_unit_sphere, solver=Normalise(), system=_system, start=_nearby, **options)
+        super().__init__(on_unit_sphere, solver=Normalise(), start=_nearby, **options)
 
 
-@dataclass(frozen=True)
-class Normalise(Solver):
-    """y = x / ||x||."""
+class Normalise(ProjectionFormula):
+    """y = x / ||x||, with which ||x|| = x' y to all digits."""
 
-    needs_start = False
+    def solution(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        least, most = torch.aminmax(length)
+        limit = torch.finfo(x.dtype).tiny ** 0.4  # squares that underflow are lost beside its square
+        return x / length if least.item() > limit and most.item() < 1 / limit else polar(x)[0]
+
+    def conditions(self, x: Tensor, u: Tensor) -> Pair:
+        """u - x = (1 - ||x||) u, relative to ||x||, and ||u|| = 1."""
+        length = _length(x, u)
+        stationarity = torch.addcdiv(u, x, length, value=-1).abs().amax(-1)
+        violation = (torch.linalg.vector_norm(u, dim=-1) - 1).abs()
+        return torch.where(_is_centre(length), torch.inf, stationarity), violation
+
+    def multipliers(self, x: Tensor, u: Tensor) -> Multipliers:
+        return 1 - _length(x, u), None, None
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        y, length = plain_polar(batch.unshared().xs[0].to(start.dtype))
-        codes = torch.zeros(len(y), dtype=torch.int64, device=y.device)
-        messages = ("",) * len(y)
-        if not length.min().item() >= torch.finfo(y.dtype).tiny:
-            centre = (length < torch.finfo(y.dtype).tiny).squeeze(-1)
-            codes = torch.where(centre, int(Status.SINGULAR), codes)
-            messages = tuple("x = 0 has no nearest point" if code else "" for code in codes.tolist())
-        return RawSolution(y, 1 - length, codes, torch.zeros_like(codes), messages, byproduct=length)
+        (x,), raw = self.arguments(batch, start), super().solve(batch, start)
+        centre = _is_centre(_length(x, raw.y))
+        if not centre.any():
+            return raw
+        messages = tuple("x = 0 has no nearest point" if one else "" for one in centre.tolist())
+        return replace(raw, codes=torch.where(centre, int(Status.SINGULAR), raw.codes), messages=messages)
 
-    def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        x = batch.unshared().xs[0].to(raw.y.dtype)
-        length = _length(x, raw.byproduct)
-        stationarity, violation = _conditions(x, length, raw.y)
-        if any(raw.messages):
-            stationarity = torch.where(raw.codes == Status.CONVERGED, stationarity, torch.inf)
-        return judged(1 - length, stationarity, violation)
-
-    def solve_plainly(self, batch: Batch, start: Tensor) -> Pair | None:
-        x = batch.unshared().xs[0].to(start.dtype)
-        y, length = plain_polar(x)
-        regular = length.min().item() >= torch.finfo(y.dtype).tiny
-        return (y, torch.maximum(*_conditions(x, length, y))) if regular else None
+    def constrained_system(self, point: Point, kind: Kind) -> System:
+        (x,) = self.arguments(point.batch, point.u)
+        return radial_system(point, kind, 1 / _length(x, point.u))
 
 
-def _conditions(x: Tensor, length: Tensor, u: Tensor) -> Pair:
-    """u - x = (1 - ||x||) u, relative to ||x||, and ||u|| = 1."""
-    violation = (torch.linalg.vector_norm(u, dim=-1) - 1).abs()
-    return torch.addcdiv(u, x, length, value=-1).abs().amax(-1), violation
+def _length(x: Tensor, u: Tensor) -> Tensor:  # (batch, 1)
+    """||x||, from its direction u."""
+    return (x * u).sum(-1, keepdim=True).abs()
 
 
-def _length(x: Tensor, left: Tensor | None) -> Tensor:  # (batch, 1)
-    """||x||, which the solver has left, unless there was nothing to solve."""
-    return polar(x)[1] if left is None or not left.shape[-1] else left
-
-
-def _system(point: Point, kind: Kind) -> System:
-    x = point.batch.unshared().xs[0].to(point.u.dtype)
-    return radial_system(point, kind, 1 / _length(x, point.byproduct))
+def _is_centre(length: Tensor) -> Tensor:  # (batch, 1) -> (batch,)
+    """Whether 1 / ||x|| overflows."""
+    return (length < torch.finfo(length.dtype).tiny).squeeze(-1)
 
 
 def _nearby(x: Tensor) -> Tensor:
