@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -49,12 +49,13 @@ class StructuredSolver(Solver):
 class Formula(StructuredSolver):
     """Abstract: a solution by formula, with a verdict of its own, all for the batch.
 
-    The methods take the ``arguments`` and, but for the first one, the solutions, (batch, m), as the last.
+    The methods take the ``arguments``; all but the first one also the solutions, (batch, m), and the byproduct, if the
+    formula returns one and there was anything to solve.
     """
 
     @abc.abstractmethod
-    def solution(self, *xs: Any) -> Tensor:
-        """The solutions, batch first."""
+    def solution(self, *xs: Any) -> Tensor | Pair:
+        """The solutions, batch first; or these and a byproduct, (batch, ...)."""
 
     @abc.abstractmethod
     def conditions(self, *arguments: Any) -> Pair:
@@ -65,17 +66,25 @@ class Formula(StructuredSolver):
         return arguments[-1][:, :0], None, None
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        return RawSolution.unsolved(flat(self.solution(*self.arguments(batch, start))))
+        y, *byproduct = self._solved(self.arguments(batch, start))
+        raw = RawSolution.unsolved(y)
+        return replace(raw, byproduct=byproduct[0]) if byproduct else raw
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        arguments = *self.arguments(batch, raw.y), raw.y
+        known = () if raw.byproduct is None else (raw.byproduct,)
+        arguments = *self.arguments(batch, raw.y), raw.y, *known
         multipliers, active, weak = self.multipliers(*arguments)
         return assessment(multipliers, *self.conditions(*arguments), active, weak)
 
     def solve_plainly(self, batch: Batch, start: Tensor) -> Pair:
         arguments = self.arguments(batch, start)
-        y = flat(self.solution(*arguments))
-        return y, torch.maximum(*self.conditions(*arguments, y))
+        solved = self._solved(arguments)
+        return solved[0], torch.maximum(*self.conditions(*arguments, *solved))
+
+    def _solved(self, xs: Inputs) -> Inputs:
+        """The solutions as rows and, if there is one, the byproduct."""
+        found = self.solution(*xs)
+        return (flat(found[0]), found[1]) if isinstance(found, tuple) else (flat(found),)
 
 
 def assessment(

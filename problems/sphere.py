@@ -53,45 +53,37 @@ class SphereProjection(Projection):
 
 
 class Normalise(ProjectionFormula):
-    """y = x / ||x||, with which ||x|| = x' y to all digits."""
+    """y = x / ||x||, and ||x||."""
 
-    def solution(self, x: Tensor) -> Tensor:
+    def solution(self, x: Tensor) -> Pair:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         least, most = torch.aminmax(length)
         limit = torch.finfo(x.dtype).tiny ** 0.4  # squares that underflow are lost beside its square
-        return x / length if least.item() > limit and most.item() < 1 / limit else polar(x)[0]
+        return (x / length, length) if least.item() > limit and most.item() < 1 / limit else polar(x)
 
-    def conditions(self, x: Tensor, u: Tensor) -> Pair:
-        """u - x = (1 - ||x||) u, relative to ||x||, and ||u|| = 1."""
-        length = _length(x, u)
-        stationarity = torch.addcdiv(u, x, length, value=-1).abs().amax(-1)
+    def conditions(self, x: Tensor, u: Tensor, *known: Tensor) -> Pair:
+        """u - x = (1 - ||x||) u, relative to ||x||, and ||u|| = 1; not finite where 1 / ||x|| overflows."""
+        (length,) = known or polar(x)[1:]
+        length = torch.threshold(length, torch.finfo(x.dtype).tiny, 0.0)
         violation = (torch.linalg.vector_norm(u, dim=-1) - 1).abs()
-        return torch.where(_is_centre(length), torch.inf, stationarity), violation
+        return torch.addcdiv(u, x, length, value=-1).abs().amax(-1), violation
 
-    def multipliers(self, x: Tensor, u: Tensor) -> Multipliers:
-        return 1 - _length(x, u), None, None
+    def multipliers(self, x: Tensor, u: Tensor, *known: Tensor) -> Multipliers:  # noqa: ARG002
+        (length,) = known or polar(x)[1:]
+        return 1 - length, None, None
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        (x,), raw = self.arguments(batch, start), super().solve(batch, start)
-        centre = _is_centre(_length(x, raw.y))
-        if not centre.any():
+        raw, tiny = super().solve(batch, start), torch.finfo(start.dtype).tiny
+        assert raw.byproduct is not None
+        if raw.byproduct.min().item() > tiny:
             return raw
+        centre = (raw.byproduct <= tiny).squeeze(-1)
         messages = tuple("x = 0 has no nearest point" if one else "" for one in centre.tolist())
         return replace(raw, codes=torch.where(centre, int(Status.SINGULAR), raw.codes), messages=messages)
 
     def constrained_system(self, point: Point, kind: Kind) -> System:
         (x,) = self.arguments(point.batch, point.u)
-        return radial_system(point, kind, 1 / _length(x, point.u))
-
-
-def _length(x: Tensor, u: Tensor) -> Tensor:  # (batch, 1)
-    """||x||, from its direction u."""
-    return (x * u).sum(-1, keepdim=True).abs()
-
-
-def _is_centre(length: Tensor) -> Tensor:  # (batch, 1) -> (batch,)
-    """Whether 1 / ||x|| overflows."""
-    return (length < torch.finfo(length.dtype).tiny).squeeze(-1)
+        return radial_system(point, kind, 1 / (x * point.u).sum(-1, keepdim=True))  # ||x|| = x' y, to all digits
 
 
 def _nearby(x: Tensor) -> Tensor:

@@ -226,8 +226,8 @@ PROJECTIONS = [
     ),
     Mutant(
         "problems/sphere.py",
-        "torch.where(_is_centre(length), torch.inf, stationarity)",
-        "stationarity",
+        "length = torch.threshold(length, torch.finfo(x.dtype).tiny, 0.0)",
+        "pass",
         "the short way takes a direction of nothing",
         ("problems/test_plain_calls.py::test_the_short_way_does_not_hide_the_centre_of_a_sphere",),
     ),
