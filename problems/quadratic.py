@@ -23,13 +23,12 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
-from .conditions import Iterate, decided, is_weak, residual, residuals, solve_equality
 from .evidence import convex, convex_along, reason
 from .formula import StructuredSolver, assessment
 from .inputs import Inputs, require_count
 from .interior import solve_program
 from .layer import Layer, Options
-from .program import Normalised, Program
+from .program import Iterate, Normalised, Program, decided, is_weak, residual, residuals, solve_equality
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:

@@ -116,8 +116,8 @@ def _by_tensors(
         if 2 * step < steps:
             middle = error
         busy = error > tolerance
-        left = int(busy.sum())
-        everybody = left == len(busy)
-        if not left:
+        running = int(busy.sum())
+        everybody = running == len(busy)
+        if not running:
             break
     return Scaled(u.squeeze(-2), v.squeeze(-2), error.flatten(), middle.flatten(), count.flatten())

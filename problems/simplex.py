@@ -98,7 +98,7 @@ class EntropicSimplex(Projection):
 
     def complete(self, x: Tensor, temperature: Tensor | None) -> Inputs:
         assert self.scalar is not None
-        least = self.scalar.value if temperature is None else temperature.detach().unsqueeze(-1)
+        least = self.scalar.value if temperature is None else temperature.detach().to(x.dtype).unsqueeze(-1)
         return (_unmasked(x, 100 * least),)  # exp(-100) is lost beside 1
 
     def blank(self, *xs: Tensor) -> Tensor | None:

@@ -159,24 +159,24 @@ def _scale(M: Tensor, gamma: Tensor, r: Tensor, c: Tensor, tolerance: float, lim
             x[rows] = torch.where(finite.unsqueeze(-1), new, x[rows])
         # Far from where the kernel was computed, what had underflowed in it may count by now.
         stale = finite & (drift > far)
-        left = now.error
+        current = now.error
         if stale.any():
             there = rows[stale]
             f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
             whole[there] = kernel[stale] = _plan(gamma[there] * M[there], f[there], g[there])
             u[there] = v[there] = 1.0
-            left = torch.where(stale, torch.inf, left)
-        error[rows] = left
+            current = torch.where(stale, torch.inf, current)
+        error[rows] = current
         iterations[rows] += now.iterations
         done += steps
-        rate = (left / before) ** ((horizon - done) / steps)
-        stalled = ~finite | ((left * rate > tolerance) & left.isfinite() & before.isfinite())
-        keep = (left > tolerance) & ~stalled
+        rate = (current / before) ** ((horizon - done) / steps)
+        stalled = ~finite | ((current * rate > tolerance) & current.isfinite() & before.isfinite())
+        keep = (current > tolerance) & ~stalled
         if done >= limit or not keep.any():
             return _Found(f, g, u, v, _scaled(whole, u, v), error, iterations)
         if not keep.all():
-            rows, left, kernel = rows[keep], left[keep], kernel[keep]
-        before, steps = left, min(CHUNK, limit - done)
+            rows, current, kernel = rows[keep], current[keep], kernel[keep]
+        before, steps = current, min(CHUNK, limit - done)
         now = iterate(kernel, r[rows], c[rows], u[rows], v[rows], excess[rows], tolerance, steps)
         drift = _drift(now)
 
@@ -225,7 +225,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
     spread = (cost - f.unsqueeze(-1) - g.unsqueeze(-2)).amax((-2, -1))
     fraction = (10 / or_one(spread)).clamp(max=1.0)
     f, g = fraction.unsqueeze(-1) * f, fraction.unsqueeze(-1) * g
-    kept, best = (f.clone(), g.clone()), torch.full_like(spread, torch.inf)
+    potentials, best = (f.clone(), g.clone()), torch.full_like(spread, torch.inf)
     iterations, idle = torch.zeros_like(spread, dtype=torch.int64), torch.zeros_like(spread, dtype=torch.int64)
     rows = torch.arange(len(f), device=f.device)
     for _ in range(limit):
@@ -235,7 +235,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
         error = _error(plan, *part[1:])
         last = fraction[rows] == 1
         better = last & (error < best[rows])
-        for store, x in zip(kept, here, strict=True):
+        for store, x in zip(potentials, here, strict=True):
             store[rows] = torch.where(better.unsqueeze(-1), x, store[rows])
         best[rows] = torch.where(better, error, best[rows])
         idle[rows] = torch.where(better | ~last, 0, idle[rows] + 1)
@@ -248,7 +248,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
         rows = rows[~last | ((error > tolerance) & (idle[rows] < PATIENCE))]
         if not len(rows):
             break
-    f, g = kept
+    f, g = potentials
     plan = _plan(cost, f, g)
     u = r / plan.sum(-1)
     plan = plan * u.unsqueeze(-1)

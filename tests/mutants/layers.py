@@ -124,7 +124,7 @@ QUADRATIC = [
         ("problems/test_problems.py::test_second_order_against_finite_differences[equality-qp]",),
     ),
     Mutant(
-        "problems/conditions.py",
+        "problems/program.py",
         "held = (pull > slack) & ~weak",
         "held = pull > slack",
         "a program with a constraint that is just active is differentiated as if it held",
@@ -225,14 +225,14 @@ PROJECTIONS = [
         ("problems/test_plain_calls.py::test_the_short_way_does_not_hide_a_setting_that_is_infinite",),
     ),
     Mutant(
-        "problems/sphere.py",
+        "problems/ball.py",
         "length = torch.threshold(length, torch.finfo(x.dtype).tiny, 0.0)",
         "pass",
         "the short way takes a direction of nothing",
         ("problems/test_plain_calls.py::test_the_short_way_does_not_hide_the_centre_of_a_sphere",),
     ),
     Mutant(
-        "problems/sphere.py",
+        "problems/ball.py",
         "if least.item() > limit and most.item() < 1 / limit else polar(x)",
         "if least.item() > 0 else polar(x)",
         "the short way to a sphere overflows",
