@@ -85,7 +85,7 @@ class Normalise(ProjectionFormula):
         messages = tuple("x = 0 has no nearest point" if one else "" for one in centre.tolist())
         return replace(raw, codes=torch.where(centre, int(Status.SINGULAR), raw.codes), messages=messages)
 
-    def constrained_system(self, point: Point, kind: Kind) -> System:
+    def curved_system(self, point: Point, kind: Kind) -> System:
         (x,) = self.arguments(point.batch, point.u)
         return radial_system(point, kind, 1 / (x * point.u).sum(-1, keepdim=True))  # ||x|| = x' y, to all digits
 
@@ -159,46 +159,12 @@ class Shrink(ProjectionFormula):
     def multipliers(self, x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
         return _multipliers(polar(x)[1] / radius - 1, kink_tolerance(u.dtype))
 
-    def constrained_system(self, point: Point, kind: Kind) -> System:
+    def curved_system(self, point: Point, kind: Kind) -> System:
         return radial_system(point, kind, 1 / (1 - point.multipliers))
 
     def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
         """C = -radius."""
         return value * s.squeeze(-1)
-
-
-class Clamp(ProjectionFormula):
-    """x between -radius and radius."""
-
-    linear = True
-
-    def solution(self, x: Tensor, radius: Tensor) -> Tensor:
-        return x.clamp(-radius, radius)
-
-    def conditions(self, x: Tensor, radius: Tensor, u: Tensor) -> Pair:
-        """u - x is what x is beyond a bound."""
-        beyond = x.abs() - radius
-        size = torch.maximum(beyond.abs().amax(-1, keepdim=True), radius)
-        stationarity = ((u - x + x.sign() * beyond.relu()) / size).abs().amax(-1)
-        return stationarity, (u.abs() / radius - 1).amax(-1).relu()
-
-    def multipliers(self, x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
-        """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
-        return _multipliers(torch.cat([x - radius, -x - radius], -1), kink_tolerance(u.dtype) * radius)
-
-    def constrained_system(self, point: Point, kind: Kind) -> System:  # noqa: ARG002
-        return BoxSystem(point.active)
-
-    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
-        """C = -1 in every row."""
-        return s.sum(-1)
-
-
-def _multipliers(excess: Tensor, small: Number) -> Multipliers:
-    """Minus what x is beyond a constraint; at a kink the constraint does not count."""
-    weak = excess.abs() <= small
-    active = (excess > 0) & ~weak
-    return torch.where(active, -excess, 0.0), active, weak
 
 
 class BoxSystem(IdentitySystem):
@@ -216,3 +182,34 @@ class BoxSystem(IdentitySystem):
             return z, torch.cat([torch.where(upper, r - z, 0.0), torch.where(lower, z - r, 0.0)], -1)
 
         return solve
+
+
+class Clamp(ProjectionFormula):
+    """x between -radius and radius."""
+
+    linear_system = BoxSystem
+
+    def solution(self, x: Tensor, radius: Tensor) -> Tensor:
+        return x.clamp(-radius, radius)
+
+    def conditions(self, x: Tensor, radius: Tensor, u: Tensor) -> Pair:
+        """u - x is what x is beyond a bound."""
+        beyond = x.abs() - radius
+        size = torch.maximum(beyond.abs().amax(-1, keepdim=True), radius)
+        stationarity = ((u - x + x.sign() * beyond.relu()) / size).abs().amax(-1)
+        return stationarity, (u.abs() / radius - 1).amax(-1).relu()
+
+    def multipliers(self, x: Tensor, radius: Tensor, u: Tensor) -> Multipliers:
+        """u - x is the multiplier of an upper bound, and minus it that of a lower bound; both are not positive."""
+        return _multipliers(torch.cat([x - radius, -x - radius], -1), kink_tolerance(u.dtype) * radius)
+
+    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
+        """C = -1 in every row."""
+        return s.sum(-1)
+
+
+def _multipliers(excess: Tensor, small: Number) -> Multipliers:
+    """Minus what x is beyond a constraint; at a kink the constraint does not count."""
+    weak = excess.abs() <= small
+    active = (excess > 0) & ~weak
+    return torch.where(active, -excess, 0.0), active, weak

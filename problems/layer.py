@@ -66,11 +66,11 @@ class Layer(DeclarativeNode):
         self,
         objective: Function,
         *constraints: Callable[..., Any] | None,  # which may return several tensors, nested
-        solver: Solver | Callable[..., Tensor] | None = None,
+        solver: str | Solver | Callable[..., Tensor] | None = None,
+        pullback: Callable[..., Inputs] | None = None,  # (xs, u, multipliers, z, s) -> -(B' z + C' s), for the batch
         scalar: ScalarParameter | None = None,
         **options: Any,
     ) -> None:
-        pullback = None
         if isinstance(solver, StructuredSolver):
             scalar, pullback, options["system"] = solver.scalar, solver.pullback, solver.system
         functions = [f if f is None or scalar is None else Bound(f, scalar) for f in (objective, *constraints)]

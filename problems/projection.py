@@ -14,7 +14,7 @@ from declarative.structure import Kind, Point
 from .formula import Formula
 from .inputs import Inputs
 from .layer import Layer
-from .systems import OneConstraintSystem, largest_or_one
+from .systems import IdentitySystem, OneConstraintSystem, largest_or_one
 
 
 def squared_distance(x: Tensor, *rest: Tensor) -> Tensor:
@@ -40,15 +40,15 @@ class Projection(Layer):
 class ProjectionFormula(Formula):
     """Abstract: the formulas of a projection, whose objective has the term -x' u."""
 
-    linear: ClassVar[bool] = False  # whether all constraints are
+    linear_system: ClassVar[type[IdentitySystem] | None] = None  # that of constraints that are all linear
 
     def system(self, point: Point, kind: Kind) -> System:
         """H_hat = I, which is H too if the constraints are linear."""
-        if kind == "objective" or (kind == "curvature" and self.linear):
+        if kind == "objective" or (kind == "curvature" and self.linear_system):
             return DiagonalHessianSystem(torch.ones_like(point.u))
-        return self.constrained_system(point, kind)
+        return self.linear_system(point.active) if self.linear_system else self.curved_system(point, kind)
 
-    def constrained_system(self, point: Point, kind: Kind) -> System:
+    def curved_system(self, point: Point, kind: Kind) -> System:
         """The one with the curvature of the constraints and, for the kind ``full``, their rows."""
         raise NotImplementedError
 

@@ -73,7 +73,7 @@ class Orthogonalise(ProjectionFormula):
         """Those of I - T."""
         return _weights(_eye(X) - symmetric_part(u.view(X.shape).mT @ X)), None, None
 
-    def constrained_system(self, point: Point, kind: Kind) -> System:
+    def curved_system(self, point: Point, kind: Kind) -> System:
         (X,) = self.arguments(point.batch, point.u)
         R = point.u.view(X.shape)
         hessian, T = _eye(R) - _pairing(point.multipliers, R.shape[-1]), symmetric_part(R.mT @ X).detach()

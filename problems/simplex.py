@@ -125,13 +125,33 @@ def _uniform(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.ones_like(x) / x.shape[-1]
 
 
+class SimplexSystem(IdentitySystem):
+    """H = I with the constraints 1' u = 1 and -u <= 0, some of these active."""
+
+    def rows(self, eye: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(eye[:1]), -eye])
+
+    def factorise(self) -> Solve:
+        held = self.active[:, 1:]
+        count = (~held).sum(-1, keepdim=True)
+
+        def solve(r: Tensor, t: Tensor) -> Pair:
+            fixed = 0.0 - torch.where(held, t[:, 1:], 0.0)
+            free = torch.where(held, 0.0, r).sum(-1, keepdim=True)
+            first = (free + fixed.sum(-1, keepdim=True) - t[:, :1]) / count
+            z = torch.where(held, fixed, r - first)
+            return z, torch.cat([first, torch.where(held, z + first - r, 0.0)], -1)
+
+        return solve
+
+
 class Sparsemax(ProjectionFormula):
     """max(x - t, 0), where t is the largest of (the sum of the k largest entries - 1) / k.
 
     That grows with k as long as the entry that joins is above it, and falls from then on.
     """
 
-    linear = True
+    linear_system = SimplexSystem
 
     def solution(self, x: Tensor) -> Tensor:
         x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
@@ -157,9 +177,6 @@ class Sparsemax(ProjectionFormula):
         In this order, by which large numbers do not take digits away.
         """
         return x - x.amax(-1, keepdim=True) + u.amax(-1, keepdim=True)
-
-    def constrained_system(self, point: Point, kind: Kind) -> System:  # noqa: ARG002
-        return SimplexSystem(point.active)
 
 
 class Softmax(ProjectionFormula):
@@ -194,23 +211,3 @@ class Softmax(ProjectionFormula):
     def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
         """B = log u + 1."""
         return -(z * (u.log() + 1)).sum(-1)
-
-
-class SimplexSystem(IdentitySystem):
-    """H = I with the constraints 1' u = 1 and -u <= 0, some of these active."""
-
-    def rows(self, eye: Tensor) -> Tensor:
-        return torch.cat([torch.ones_like(eye[:1]), -eye])
-
-    def factorise(self) -> Solve:
-        held = self.active[:, 1:]
-        count = (~held).sum(-1, keepdim=True)
-
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            fixed = 0.0 - torch.where(held, t[:, 1:], 0.0)
-            free = torch.where(held, 0.0, r).sum(-1, keepdim=True)
-            first = (free + fixed.sum(-1, keepdim=True) - t[:, :1]) / count
-            z = torch.where(held, fixed, r - first)
-            return z, torch.cat([first, torch.where(held, z + first - r, 0.0)], -1)
-
-        return solve
