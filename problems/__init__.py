@@ -1,6 +1,6 @@
 """Ready-made layers: each states itself declaratively, then adds its fast paths."""
 
-from .ball import BallProjection
+from .ball import BallProjection, SphereProjection
 from .control import OptimalControl
 from .eigen import Eigenvectors
 from .layer import Layer
@@ -9,7 +9,6 @@ from .quadratic import EqualityQP, QuadraticProgram
 from .robust import RobustPooling
 from .rotation import RotationProjection
 from .simplex import EntropicSimplex, SimplexProjection
-from .sphere import SphereProjection
 from .transport import OptimalTransport
 
 __all__ = [

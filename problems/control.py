@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from declarative.structure import Layouts, Structure
 
+from .inputs import require_count
 from .layer import Layer, Options
-from .settings import require_count
 
 StepFunction = Callable[..., Tensor]  # (x, u, *parameters) of one step
 EndFunction = Callable[..., Tensor]  # (x, *parameters) of the last state

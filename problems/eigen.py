@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from declarative import ClosedForm, Solver
-from declarative.linear import Pair, Solve, System, by_rows, warn_of
+from declarative import ClosedForm
+from declarative.linear import Pair, Solve, System, rank_tolerance, warn_of
 from declarative.optimality import Assessment
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
-from .formula import judged
-from .layer import Inputs, Layer, Options
-from .systems import largest_or_one
+from .formula import StructuredSolver, assessment
+from .inputs import Inputs
+from .layer import Layer, Options
+from .systems import StructuredSystem, largest_or_one, pseudo_reciprocal, symmetric_part
 
 
 def rayleigh(X: Tensor, U: Tensor) -> Tensor:
@@ -79,15 +78,7 @@ class Eigenvectors(Layer):
         # They are saddle points, which a minimiser would leave: the general way is Newton's method on the same formula.
         self.generic_solver = ClosedForm(solver.vectors, polish=True, stationary=True)
         self.k = k
-        super().__init__(
-            rayleigh,
-            unit_columns,
-            solver=solver,
-            system=partial(_system, chosen=solver.chosen),
-            pullback=_pullback,
-            start=solver.blank,
-            **options,
-        )
+        super().__init__(rayleigh, unit_columns, solver=solver, start=solver.blank, **options)
 
     def complete(self, X: Tensor) -> Inputs:
         if self.k is not None and self.k > X.shape[-1]:
@@ -96,13 +87,11 @@ class Eigenvectors(Layer):
 
 
 @dataclass(frozen=True)
-class Eigh(Solver):
+class Eigh(StructuredSolver):
     """``torch.linalg.eigh``; the whole decomposition is left to the backward pass."""
 
     k: int | None
     largest: bool
-
-    needs_start = False
 
     def chosen(self, m: int) -> slice:
         """Which columns of the whole decomposition are wanted."""
@@ -116,79 +105,62 @@ class Eigh(Solver):
 
     def vectors(self, X: Tensor) -> Tensor:
         """The wanted eigenvectors."""
-        vectors: Tensor = torch.linalg.eigh(_symmetric(X))[1]
+        vectors: Tensor = torch.linalg.eigh(symmetric_part(X))[1]
         return vectors[..., self.chosen(X.shape[-1])]
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        X = batch.unshared().xs[0].to(start.dtype)
-        values, vectors = torch.linalg.eigh(_symmetric(X))
+        (X,) = self.arguments(batch, start)
+        values, vectors = torch.linalg.eigh(symmetric_part(X))
         chosen = self.chosen(X.shape[-1])
-        codes = torch.zeros(batch.size, dtype=torch.int64, device=X.device)
-        return RawSolution(
-            y=vectors[..., chosen].flatten(1),
-            multipliers=-values[:, chosen],
-            codes=codes,
-            iterations=codes.clone(),
-            messages=("",) * batch.size,
-            byproduct=torch.cat([vectors, values.unsqueeze(-2)], -2),
-        )
+        raw = RawSolution.unsolved(vectors[..., chosen].flatten(1))
+        decomposition = torch.cat([vectors, values.unsqueeze(-2)], -2)
+        return replace(raw, multipliers=-values[:, chosen], byproduct=decomposition)
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
         if raw.multipliers is None:
             return None
-        X = _symmetric(batch.unshared().xs[0].to(raw.y.dtype))
-        U = raw.y.view(batch.size, *batch.shape)
+        X, U = symmetric_part(*self.arguments(batch, raw.y)), raw.y.view(batch.size, *batch.shape)
         slope = (X @ U + U * raw.multipliers.unsqueeze(-2)) / largest_or_one(X)[:, None, None]
-        stationarity = slope.abs().amax((-2, -1))
         violation = (torch.linalg.vector_norm(U, dim=-2) - 1).abs().amax(-1)
-        return judged(raw.multipliers, stationarity, violation)
+        return assessment(raw.multipliers, slope.abs().amax((-2, -1)), violation)
+
+    def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG002
+        """D_U L = -(X + X') U / 2 + ..., so that B' z = -(Z U' + U Z') / 2; C = 0."""
+        U, Z = _columns(u, xs[0]), _columns(z, xs[0])
+        half = (Z / 2) @ U.mT
+        return (half + half.mT,)
+
+    def system(self, point: Point, kind: Kind) -> System:
+        (X,) = self.arguments(point.batch, point.u)
+        m, decomposition = X.shape[-1], point.byproduct
+        if decomposition is None or decomposition.shape[1:] != (m + 1, m):
+            # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix
+            # does.
+            order = torch.arange(m, dtype=X.dtype, device=X.device)
+            decomposition = torch.cat([torch.diag_embed(torch.ones_like(order)), order.unsqueeze(0)])
+            decomposition = decomposition.expand(point.batch.size, m + 1, m)
+        vectors, values = decomposition[:, :m], decomposition[:, m]
+        multipliers, shift = point.multipliers, values[:, self.chosen(m)]
+        if kind == "objective":
+            multipliers, shift = torch.zeros_like(multipliers), torch.zeros_like(shift)
+        U = _columns(point.u, X)
+        return (EigenSystem if kind == "full" else ShiftedSystem)(X, U, multipliers, vectors, values, shift)
 
 
-def _symmetric(X: Tensor) -> Tensor:
-    return X / 2 + X.mT / 2  # halved first: the sum of two large numbers is not finite
-
-
-def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
-    """D_U L = -(X + X') U / 2 + ..., so that B' z = -(Z U' + U Z') / 2; C = 0."""
-    U, Z = _columns(u, xs[0]), _columns(z, xs[0])
-    half = (Z / 2) @ U.mT
-    return (half + half.mT,)
-
-
-def _system(point: Point, kind: Kind, chosen: Callable[[int], slice]) -> System:
-    X = point.batch.unshared().xs[0].to(point.u.dtype)
-    m, k = point.batch.shape
-    decomposition = point.byproduct
-    if decomposition is None or decomposition.shape[1:] != (m + 1, m):
-        # No problem was solved, so that nothing will be differentiated: the decomposition of any regular matrix does.
-        order = torch.arange(m, dtype=X.dtype, device=X.device)
-        decomposition = torch.cat([torch.diag_embed(torch.ones_like(order)), order.unsqueeze(0)])
-        decomposition = decomposition.expand(point.batch.size, m + 1, m)
-    vectors, values = decomposition[:, :m], decomposition[:, m]
-    multipliers, shift = point.multipliers, values[:, chosen(m)]
-    if kind == "objective":
-        multipliers, shift = torch.zeros_like(multipliers), torch.zeros_like(shift)
-    U = point.u.view(point.batch.size, m, k)
-    return (EigenSystem if kind == "full" else ShiftedSystem)(X, U, multipliers, vectors, values, shift)
-
-
-class ShiftedSystem(System):
+@dataclass(eq=False)
+class ShiftedSystem(StructuredSystem):
     """(t_j I - X) z_j = r_j for each column j, by the pseudo-inverse.
 
     The multipliers are -t_j; ``shift`` holds the t_j of the decomposition, which is given and not differentiated. For
     the objective alone both are zero.
     """
 
-    def __init__(
-        self, X: Tensor, U: Tensor, multipliers: Tensor, vectors: Tensor, values: Tensor, shift: Tensor
-    ) -> None:
-        super().__init__(X, U, multipliers, vectors, values, shift)
-        self.X = X
-        self.U = U
-        self.multipliers = multipliers
-        self.vectors = vectors
-        self.values = values
-        self.shift = shift
+    X: Tensor  # (batch, m, m)
+    U: Tensor  # (batch, m, k)
+    multipliers: Tensor  # (batch, k)
+    vectors: Tensor  # (batch, m, m)
+    values: Tensor  # (batch, m)
+    shift: Tensor  # (batch, k)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         Z = _columns(z, self.X)
@@ -204,7 +176,8 @@ class ShiftedSystem(System):
 
     def inverse(self) -> Tensor:  # (batch, m, k)
         """1 / (t_j - t_i), and 0 where that vanishes."""
-        return _inverse(self.shift.unsqueeze(-2) - self.values.unsqueeze(-1), self.values)
+        cut = rank_tolerance(self.values) * self.values.abs().amax(-1)  # zero to working precision for this spectrum
+        return pseudo_reciprocal(self.shift.unsqueeze(-2) - self.values.unsqueeze(-1), cut[:, None, None])
 
 
 class EigenSystem(ShiftedSystem):
@@ -243,14 +216,6 @@ def _in_basis(vectors: Tensor, factors: Tensor, R: Tensor) -> Tensor:
 
 def _columns(z: Tensor, X: Tensor) -> Tensor:  # (batch, m k) -> (batch, m, k)
     return z.view(*z.shape[:-1], X.shape[-1], -1)
-
-
-def _inverse(gap: Tensor, values: Tensor) -> Tensor:
-    """1 / gap, and 0 where the gap is zero to working precision for matrices of this size and spectrum."""
-    size = values.abs().amax(-1)
-    cut = 10 * values.shape[-1] * torch.finfo(values.dtype).eps * size
-    regular = gap.abs() > by_rows(cut, gap)
-    return torch.where(regular, 1 / torch.where(regular, gap, 1.0), 0.0)
 
 
 def _thin_product(matrix: Tensor, thin: Tensor) -> Tensor:  # (batch, m, n), (batch, n, k) -> (batch, m, k)

@@ -66,8 +66,7 @@ def reason(program: Program, dtype: torch.dtype, otherwise: Status) -> Tensor:  
     eps = torch.finfo(dtype).eps
     program = program.to(torch.float64)
     codes = torch.full_like(program.q[:, 0], int(otherwise), dtype=torch.int64)
-    tensors = (program.Q, program.q, program.A, program.b, program.G, program.h)
-    rows = torch.stack([x.flatten(1).isfinite().all(-1) for x in tensors]).all(0).nonzero().flatten()
+    rows = torch.stack([x.flatten(1).isfinite().all(-1) for x in program.tensors()]).all(0).nonzero().flatten()
     if not len(rows):
         return codes
     part = program.select(rows)
@@ -79,11 +78,11 @@ def reason(program: Program, dtype: torch.dtype, otherwise: Status) -> Tensor:  
 def _contradicts(program: Program, eps: float) -> Tensor:
     """Whether there is a combination of the constraints that no point satisfies."""
     p, n = program.b.shape[-1], program.h.shape[-1]
-    signs = torch.diag_embed(-torch.ones_like(program.h))
-    rows, level = torch.cat([program.A, program.G], -2), torch.cat([program.b, program.h], -1)
     if not p + n:
         return torch.zeros_like(program.q[:, 0], dtype=torch.bool)
-    return _reaches(rows.mT, level, torch.cat([signs.new_zeros(len(signs), n, p), signs], -1), eps)
+    signs = torch.diag_embed(-torch.ones_like(program.h))
+    signs = torch.cat([signs.new_zeros(len(signs), n, p), signs], -1)
+    return _reaches(program.rows.mT, program.level, signs, eps)
 
 
 def _falls(program: Program, eps: float) -> Tensor:

@@ -1,69 +1,93 @@
-"""Solutions by formula, with what their author says about them."""
+"""Solvers that know their problem: a solution by formula, a structured linear system, the last step backwards."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from declarative import Solver
-from declarative.linear import Pair
+from declarative.linear import Pair, System
 from declarative.optimality import Assessment
 from declarative.problem import Batch, flat
 from declarative.solution import RawSolution
+from declarative.structure import Kind, Point
 
-from .settings import Setting
+from .inputs import Inputs, ScalarParameter
 
 Multipliers = tuple[Tensor, Tensor | None, Tensor | None]  # and which are active and weak, (batch, k): all and none
 
 
-def no_multipliers(*arguments: Tensor) -> Multipliers:
-    """Those of a problem without constraints."""
-    return arguments[-1][:, :0], None, None
-
-
 @dataclass(frozen=True)
-class Formula(Solver):
-    """A solution by formula, with a verdict of its own, all for the batch.
+class StructuredSolver(Solver):
+    """Abstract: solves one particular problem, and knows the structure of its derivatives.
 
     Attributes:
-        solution: from the inputs, and the setting as a column if there is one, to the solutions, batch first.
-        conditions: the same with the solutions as the last argument: stationarity and violation, relative, (batch,).
-        multipliers: likewise.
-        setting: of the layer.
+        scalar: the scalar parameter of the layer, if it has one.
+        pullback: (xs, u, multipliers, z, s) -> -(B' z + C' s), for the batch; None: by a reverse pass.
     """
 
-    solution: Callable[..., Tensor]
-    conditions: Callable[..., Pair]
-    multipliers: Callable[..., Multipliers] = no_multipliers
-    setting: Setting | None = None
+    scalar: ScalarParameter | None = field(default=None, kw_only=True)
 
     needs_start = False
+    pullback: ClassVar[Callable[..., Inputs] | None] = None
+
+    @abc.abstractmethod
+    def system(self, point: Point, kind: Kind) -> System:
+        """The linear system of a gradient rule."""
+
+    def arguments(self, batch: Batch, like: Tensor) -> Inputs:
+        """The inputs of all problems in the precision of a tensor; a scalar parameter comes last, as a column."""
+        xs = tuple([x.to(like.dtype) for x in batch.unshared().xs])
+        return xs if self.scalar is None else self.scalar.columns(xs)
+
+
+class Formula(StructuredSolver):
+    """Abstract: a solution by formula, with a verdict of its own, all for the batch.
+
+    The methods take the ``arguments``; all but the first one also the solutions, (batch, m), and the byproduct, if the
+    formula returns one and there was anything to solve.
+    """
+
+    @abc.abstractmethod
+    def solution(self, *xs: Any) -> Tensor | Pair:
+        """The solutions, batch first; or these and a byproduct, (batch, ...)."""
+
+    @abc.abstractmethod
+    def conditions(self, *arguments: Any) -> Pair:
+        """Stationarity and violation, relative, (batch,)."""
+
+    def multipliers(self, *arguments: Any) -> Multipliers:
+        """Those of the constraints; by default there are none."""
+        return arguments[-1][:, :0], None, None
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
-        return RawSolution.unsolved(flat(self.solution(*self._arguments(batch, start))))
+        y, *byproduct = self._solved(self.arguments(batch, start))
+        raw = RawSolution.unsolved(y)
+        return replace(raw, byproduct=byproduct[0]) if byproduct else raw
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment:
-        arguments = *self._arguments(batch, raw.y), raw.y
+        known = () if raw.byproduct is None else (raw.byproduct,)
+        arguments = *self.arguments(batch, raw.y), raw.y, *known
         multipliers, active, weak = self.multipliers(*arguments)
-        return judged(multipliers, *self.conditions(*arguments), active, weak)
+        return assessment(multipliers, *self.conditions(*arguments), active, weak)
 
     def solve_plainly(self, batch: Batch, start: Tensor) -> Pair:
-        arguments = self._arguments(batch, start)
-        y = flat(self.solution(*arguments))
-        return y, torch.maximum(*self.conditions(*arguments, y))
+        arguments = self.arguments(batch, start)
+        solved = self._solved(arguments)
+        return solved[0], torch.maximum(*self.conditions(*arguments, *solved))
 
-    def _arguments(self, batch: Batch, like: Tensor) -> tuple[Tensor, ...]:
-        xs = batch.unshared().xs
-        if self.setting is None:
-            return tuple([x.to(like.dtype) for x in xs])
-        others, value = self.setting.columns(xs, like)
-        return *others, value
+    def _solved(self, xs: Inputs) -> Inputs:
+        """The solutions as rows and, if there is one, the byproduct."""
+        found = self.solution(*xs)
+        return (flat(found[0]), found[1]) if isinstance(found, tuple) else (flat(found),)
 
 
-def judged(
+def assessment(
     multipliers: Tensor,  # (batch, k)
     stationarity: Tensor,  # (batch,)
     violation: Tensor,  # (batch,)
@@ -71,13 +95,7 @@ def judged(
     weak: Tensor | None = None,  # (batch, k); none by default
 ) -> Assessment:
     """What a layer's own solver says about its solutions; the residual is the larger of the two."""
-    every = torch.ones_like(multipliers, dtype=torch.bool)
+    active = torch.ones_like(multipliers, dtype=torch.bool) if active is None else active
+    weak = torch.zeros_like(active) if weak is None else weak
     residual = torch.maximum(stationarity, violation).nan_to_num(nan=torch.inf)
-    return Assessment(
-        multipliers,
-        every if active is None else active,
-        ~every if weak is None else weak,
-        stationarity,
-        violation,
-        residual,
-    )
+    return Assessment(multipliers, active, weak, stationarity, violation, residual)

@@ -20,8 +20,7 @@ from declarative.linear import ActiveFactorisation, DenseFactorisation, SchurRed
 from declarative.optimality import optimality_tolerance
 
 from .active_set import find_active
-from .conditions import Iterate, Residuals, decided, residual, residuals, solve_equality, within_bounds
-from .program import Program
+from .program import Iterate, Program, Residuals, decided, residual, residuals, solve_equality, within_bounds
 
 IDLE_ITERATIONS = 4  # iterations that need not bring progress
 START_DISTANCE = 10.0  # how far from the origin to start, in units of the bounds

@@ -14,11 +14,8 @@ from declarative import DeclarativeNode, Rule, Solver
 from declarative.problem import Function
 from declarative.recording import Sizes
 
-from .settings import Setting
-from .shapes import arrange
-
-Inputs = tuple[Tensor, ...]
-Pullback = Callable[..., Inputs]  # (xs, u, multipliers, z, s)
+from .formula import StructuredSolver
+from .inputs import Bound, Inputs, ScalarParameter, arrange
 
 
 class Options(TypedDict, total=False):
@@ -59,61 +56,55 @@ class Layer(DeclarativeNode):
     """
 
     required: ClassVar[tuple[str, ...]] = ()  # the inputs, by their names in the table of dimensions
-    optional: ClassVar[tuple[str, ...]] = ()  # a setting comes last
+    optional: ClassVar[tuple[str, ...]] = ()  # a scalar parameter comes last
     pure: ClassVar[bool] = False  # whether its functions, of one unknown, depend on their arguments alone
     empty: ClassVar[str] = ""  # dimensions that may have no entries
     generic_solver: str | Solver | None = None  # None: what a node without a solver uses
-    setting: Setting | None = None
+    scalar: ScalarParameter | None = None
 
     def __init__(
         self,
         objective: Function,
         *constraints: Callable[..., Any] | None,  # which may return several tensors, nested
-        pullback: Pullback | None = None,
-        setting: Setting | None = None,
+        solver: str | Solver | Callable[..., Tensor] | None = None,
+        pullback: Callable[..., Inputs] | None = None,  # (xs, u, multipliers, z, s) -> -(B' z + C' s), for the batch
+        scalar: ScalarParameter | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(objective, *constraints, **options)
+        if isinstance(solver, StructuredSolver):
+            scalar, pullback, options["system"] = solver.scalar, solver.pullback, solver.system
+        functions = [f if f is None or scalar is None else Bound(f, scalar) for f in (objective, *constraints)]
+        super().__init__(*functions, solver=solver, **options)
         plan = self.spec.plan
         sizes = Sizes(one_unknown=True) if self.pure else plan.sizes
         plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, pullback=pullback), sizes=sizes)
         self.spec = dataclasses.replace(self.spec, plan=plan)
-        self.setting = setting
-        if setting is not None and isinstance(setting.value, Tensor):  # where .to() and .parameters() find it
-            if isinstance(setting.value, nn.Parameter):
-                self.register_parameter(setting.name, setting.value)
+        self.scalar = scalar
+        if scalar is not None and isinstance(scalar.value, Tensor):  # where .to() and .parameters() find it
+            if isinstance(scalar.value, nn.Parameter):
+                self.register_parameter(scalar.name, scalar.value)
             else:
-                self.register_buffer(setting.name, setting.value, persistent=False)
+                self.register_buffer(scalar.name, scalar.value, persistent=False)
 
     def prepare(self, *xs: Tensor) -> Inputs:
         """Check the inputs of a call, and complete them; differentiable."""
         if not self.required:
             return xs
-        found = arrange(type(self).__name__, self.required, self.optional, self._with_setting(xs), self.empty)
-        if self.setting is None:
+        scalar = self.scalar
+        last = None if scalar is None else getattr(self, scalar.name, None)
+        found: list[Any] = arrange(type(self).__name__, self.required, self.optional, xs, self.empty, last)
+        if scalar is None or found[-1] is None:
             return self.complete(*found)
-        *others, value = found
-        if value is None:
-            return self.complete(*others)
-        self.setting.check(value)
-        assert found[0] is not None  # the first is required
-        return *self.complete(*others), value.to(found[0].dtype)
+        scalar.check(found[-1])
+        return *self.complete(*found), found[-1].to(found[0].dtype)
 
     def complete(self, *xs: Any) -> Inputs:
-        """The inputs of the problem from those of a call, but for the setting; an input that was left out is None."""
-        return xs
+        """The inputs of the problem but for the scalar parameter, from all those of a call; None was left out."""
+        return xs if self.scalar is None else xs[:-1]
 
     def blank(self, *xs: Any) -> Tensor | None:  # noqa: ARG002
         """Where the solution is zero because the inputs of a call leave it out, such as a score of -inf."""
         return None
-
-    def _with_setting(self, xs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """The inputs with the tensor that the layer was made with, unless the call brings another."""
-        own = None if self.setting is None else getattr(self, self.setting.name, None)
-        if own is None or len(xs) < len(self.required):
-            return xs
-        padded = (*xs, *(None,) * (len(self.required) + len(self.optional) - len(xs)))
-        return padded if padded[-1] is not None else (*padded[:-1], own)
 
     def present(self, y: Tensor, xs: Sequence[Tensor]) -> Tensor:
         """The solutions, zero where they are blank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Unpack
 
 import torch
@@ -12,9 +12,9 @@ from declarative.linear import Pair, Solve, System, times, warn_of
 from declarative.structure import Kind, Point
 
 from .formula import Formula
-from .layer import Inputs, Layer, Options
-from .settings import Number, Setting
-from .systems import largest_or_one
+from .inputs import Inputs, Number, ScalarParameter
+from .layer import Layer, Options
+from .systems import StructuredSystem, largest_or_one
 
 
 def weighted_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Number, u: Tensor) -> Tensor:
@@ -53,37 +53,40 @@ class LeastSquares(Layer):
     optional = ("w", "ridge")
 
     def __init__(self, ridge: Number = 0.0, **options: Unpack[Options]) -> None:
-        setting = Setting("ridge", ridge, after=(3,), may_vanish=True)
-        super().__init__(
-            setting.bind(weighted_squares),
-            solver=Formula(_least_squares, _conditions, setting=setting),
-            system=partial(_system, setting=setting),
-            start=_origin,
-            setting=setting,
-            **options,
-        )
+        solver = WeightedRows(scalar=ScalarParameter("ridge", ridge, may_vanish=True))
+        super().__init__(weighted_squares, solver=solver, start=_origin, **options)
 
-    def complete(self, A: Tensor, b: Tensor, w: Tensor | None) -> Inputs:
+    def complete(self, A: Tensor, b: Tensor, w: Tensor | None, _: Tensor | None) -> Inputs:
         return A, b, torch.ones_like(b) if w is None else w
 
 
-def _least_squares(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor) -> Tensor:
-    if (w < 0).any():
-        raise ValueError("w must not be negative.")
-    rows = _rows(A, w, ridge)
-    inverse, _, _ = _pseudo_inverse(rows)
-    right = torch.nn.functional.pad(w.sqrt() * b, (0, rows.shape[1] - b.shape[1]))
-    y = times(inverse, right)
-    return y + times(inverse, right - times(rows, y))
+def _origin(A: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.zeros_like(A[0])
 
 
-def _conditions(A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Pair:
-    """A' W (A u - b) + ridge u = 0, relative to the sizes of the numbers in it."""
-    unit, pull = A / largest_or_one(A)[:, None, None], ridge / largest_or_one(A).unsqueeze(-1) * u
-    slope = times(unit.mT, w * (times(A, u) - b)) + pull
-    size = times(unit.mT.abs(), w * (times(A.abs(), u.abs()) + b.abs())) + pull.abs()
-    stationarity = slope.abs().amax(-1) / largest_or_one(size)
-    return stationarity, torch.zeros_like(stationarity)
+class WeightedRows(Formula):
+    """The pseudo-inverse of [sqrt(w) A; sqrt(ridge) I] times [sqrt(w) b; 0], refined once."""
+
+    def solution(self, A: Tensor, b: Tensor, w: Tensor, ridge: Tensor) -> Tensor:
+        if (w < 0).any():
+            raise ValueError("w must not be negative.")
+        rows = _rows(A, w, ridge)
+        inverse, _, _ = _pseudo_inverse(rows)
+        right = torch.nn.functional.pad(w.sqrt() * b, (0, rows.shape[1] - b.shape[1]))
+        y = times(inverse, right)
+        return y + times(inverse, right - times(rows, y))
+
+    def conditions(self, A: Tensor, b: Tensor, w: Tensor, ridge: Tensor, u: Tensor) -> Pair:
+        """A' W (A u - b) + ridge u = 0, relative to the sizes of the numbers in it."""
+        unit, pull = A / largest_or_one(A)[:, None, None], ridge / largest_or_one(A).unsqueeze(-1) * u
+        slope = times(unit.mT, w * (times(A, u) - b)) + pull
+        size = times(unit.mT.abs(), w * (times(A.abs(), u.abs()) + b.abs())) + pull.abs()
+        stationarity = slope.abs().amax(-1) / largest_or_one(size)
+        return stationarity, torch.zeros_like(stationarity)
+
+    def system(self, point: Point, kind: Kind) -> System:  # noqa: ARG002
+        A, _, w, ridge = self.arguments(point.batch, point.u)
+        return GramSystem(A, w, ridge)
 
 
 def _rows(A: Tensor, w: Tensor, ridge: Tensor) -> Tensor:  # (batch, p + m, m)
@@ -109,19 +112,13 @@ def _pseudo_inverse(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (batch, m
     return inverse, condition, deficient
 
 
-def _system(point: Point, kind: Kind, setting: Setting) -> System:  # noqa: ARG001
-    (A, _, w), ridge = setting.columns(point.batch.unshared().xs, point.u)
-    return GramSystem(A, w, ridge)
-
-
-class GramSystem(System):
+@dataclass(eq=False)
+class GramSystem(StructuredSystem):
     """(A' W A + ridge I) z = r, without forming the matrix."""
 
-    def __init__(self, A: Tensor, w: Tensor, ridge: Tensor) -> None:  # (batch, p, m), (batch, p), (batch, 1)
-        super().__init__(A, w, ridge)
-        self.A = A
-        self.w = w
-        self.ridge = ridge
+    A: Tensor  # (batch, p, m)
+    w: Tensor  # (batch, p)
+    ridge: Tensor  # (batch, 1)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         return times(self.A.mT, self.w * times(self.A, z)) + self.ridge * z, s
@@ -134,12 +131,4 @@ class GramSystem(System):
         if poor.any():
             why = "A is so ill-conditioned that more than half of the digits of the gradient are lost"
             warn_of(poor, why, "a ridge helps")
-
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            return times(inverse, times(inverse.mT, r)), t
-
-        return solve
-
-
-def _origin(A: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
-    return torch.zeros_like(A[0])
+        return lambda r, t: (times(inverse, times(inverse.mT, r)), t)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,18 +11,10 @@ from declarative.linear import DiagonalHessianSystem, System
 from declarative.problem import Function
 from declarative.structure import Kind, Point
 
-from .layer import Inputs, Layer
-from .systems import OneConstraintSystem, largest_or_one
-
-
-class Projection(Layer):
-    """The nearest point to x: minimise ||u - x||^2 / 2 subject to the constraints."""
-
-    pure = True
-    required = ("x",)
-
-    def __init__(self, *constraints: Function | None, **parts: Any) -> None:
-        super().__init__(squared_distance, *constraints, **{"pullback": pull_identity, "start": origin} | parts)
+from .formula import Formula
+from .inputs import Inputs
+from .layer import Layer
+from .systems import IdentitySystem, OneConstraintSystem, largest_or_one
 
 
 def squared_distance(x: Tensor, *rest: Tensor) -> Tensor:
@@ -30,14 +22,43 @@ def squared_distance(x: Tensor, *rest: Tensor) -> Tensor:
     return (rest[-1] - x).square().sum() / 2
 
 
-def pull_identity(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG001
-    """B = -I, C = 0. A copy: with the rule ``identity``, z is the caller's own cotangent."""
-    return (z.reshape(xs[0].shape).clone(),)
-
-
 def origin(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     """Where a general solver starts."""
     return torch.zeros_like(x)
+
+
+class Projection(Layer):
+    """Abstract: the nearest point to x: by default, minimise ||u - x||^2 / 2 subject to the constraints."""
+
+    pure = True
+    required = ("x",)
+
+    def __init__(self, *constraints: Function | None, objective: Function = squared_distance, **options: Any) -> None:
+        super().__init__(objective, *constraints, **{"start": origin} | options)
+
+
+class ProjectionFormula(Formula):
+    """Abstract: the formulas of a projection, whose objective has the term -x' u."""
+
+    linear_system: ClassVar[type[IdentitySystem] | None] = None  # that of constraints that are all linear
+
+    def system(self, point: Point, kind: Kind) -> System:
+        """H_hat = I, which is H too if the constraints are linear."""
+        if kind == "objective" or (kind == "curvature" and self.linear_system):
+            return DiagonalHessianSystem(torch.ones_like(point.u))
+        return self.linear_system(point.active) if self.linear_system else self.curved_system(point, kind)
+
+    def curved_system(self, point: Point, kind: Kind) -> System:
+        """The one with the curvature of the constraints and, for the kind ``full``, their rows."""
+        raise NotImplementedError
+
+    def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG002
+        """B = -I, C = 0 for x. A copy: with the rule ``identity``, z is the caller's own cotangent."""
+        return z.reshape(xs[0].shape).clone(), *(self.pull_scalar(value, u, z, s) for value in xs[1:])
+
+    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:
+        """-(B' z + C' s) for the scalar parameter, (batch,)."""
+        raise NotImplementedError
 
 
 def polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (batch, 1)
@@ -48,22 +69,11 @@ def polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (bat
     return scaled / torch.where(length > 0, length, 1.0), size * length
 
 
-def plain_polar(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, m) -> (batch, m), (batch, 1)
-    """The same of tensors that nobody differentiates, which can be asked whether anything overflows or underflows."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    least, most = torch.aminmax(length)
-    limit = torch.finfo(x.dtype).tiny ** 0.4  # squares that underflow are lost beside its square
-    return (x / length, length) if least.item() > limit and most.item() < 1 / limit else polar(x)
-
-
 def radial_system(point: Point, kind: Kind, inverse: Tensor) -> System:  # (batch, 1)
-    """The systems of a projection onto a sphere: H = (1 - l) I, whose inverse is given with all its digits.
+    """That of a projection onto a sphere: H = (1 - l) I, whose inverse is given with all its digits.
 
     Near the centre of the sphere 1 - l cancels; its derivative, for which it is taken, does not.
     """
-    ones = torch.ones_like(point.u)
-    if kind == "objective":
-        return DiagonalHessianSystem(ones)
-    hessian, inverse = (1 - point.multipliers) * ones, inverse.detach() * ones
+    hessian, inverse = (1 - point.multipliers).expand_as(point.u), inverse.detach().expand_as(point.u)
     active = point.active if kind == "full" else torch.zeros_like(point.active)
     return OneConstraintSystem(hessian, inverse, point.u, active)

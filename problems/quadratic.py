@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from declarative import Solver, Status
+from declarative import Status
 from declarative.linear import (
     ActiveFactorisation,
     DenseSystem,
@@ -23,13 +23,12 @@ from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
-from .conditions import Iterate, decided, is_weak, residual, residuals, solve_equality
 from .evidence import convex, convex_along, reason
-from .formula import judged
+from .formula import StructuredSolver, assessment
+from .inputs import Inputs, require_count
 from .interior import solve_program
-from .layer import Inputs, Layer, Options
-from .program import Normalised, Program
-from .settings import require_count
+from .layer import Layer, Options
+from .program import Iterate, Normalised, Program, decided, is_weak, residual, residuals, solve_equality
 
 
 def quadratic(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
@@ -77,15 +76,7 @@ class EqualityQP(Layer):
     empty = "p"
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        super().__init__(
-            quadratic,
-            linear_equality,
-            solver=Direct(),
-            system=_system,
-            pullback=_pullback,
-            start=_origin,
-            **options,
-        )
+        super().__init__(quadratic, linear_equality, solver=Direct(), start=_origin, **options)
 
 
 class QuadraticProgram(Layer):
@@ -124,16 +115,8 @@ class QuadraticProgram(Layer):
 
     def __init__(self, max_iterations: int = 60, **options: Unpack[Options]) -> None:
         require_count(max_iterations=max_iterations)
-        super().__init__(
-            quadratic,
-            linear_equality,
-            linear_inequality,
-            solver=InteriorPoint(max_iterations),
-            system=_system,
-            pullback=_pullback,
-            start=_origin,
-            **options,
-        )
+        solver = InteriorPoint(max_iterations)
+        super().__init__(quadratic, linear_equality, linear_inequality, solver=solver, start=_origin, **options)
 
     def complete(self, Q: Tensor, q: Tensor, *rest: Tensor | None) -> Inputs:
         found = [Q, q]
@@ -151,10 +134,8 @@ def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Pro
     return Program((Q + Q.mT).mul_(0.5) if symmetric else Q, q, A, b, G, h)
 
 
-class _Quadratic(Solver):
-    """What both solvers have in common: how the multipliers that they return are tested."""
-
-    needs_start = False
+class _QuadraticSolver(StructuredSolver):
+    """Abstract: what both solvers have in common: how the multipliers that they return are tested, and derivatives."""
 
     def assess(self, batch: Batch, raw: RawSolution) -> Assessment | None:
         if raw.multipliers is None or raw.assessment is not None:
@@ -170,17 +151,40 @@ class _Quadratic(Solver):
         found = torch.where(raw.codes == Status.CONVERGED, found, found.clamp(min=1.0)).to(u.dtype)
         return _assessment(raw.multipliers, point, weak, found)
 
+    def system(self, point: Point, kind: Kind) -> System:
+        factors = point.factors
+        if kind == "full" and isinstance(factors, ActiveFactorisation) and torch.equal(factors.active, point.active):
+            return FactorisedSystem(factors)
+        Q, _, A, *rest = self.arguments(point.batch, point.u)
+        hessian = (Q + Q.mT) / 2  # the constraints are linear: H = H_hat
+        if kind != "full":
+            return HessianSystem(hessian)
+        rows = torch.cat([A, rest[1]], -2) if len(rest) == 3 else A
+        return DenseSystem(hessian, rows, point.active)
+
+    def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+        """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
+        half, p = -z / 2, xs[3].shape[-1]
+        grads = [torch.stack([half, u], -1) @ torch.stack([u, half], -2), -z]
+        for part in (slice(p), slice(p, None))[: len(xs) // 2 - 1]:
+            if multipliers is None:
+                grads.append(-s[:, part].unsqueeze(-1) * u.unsqueeze(-2))
+            else:
+                grads.append(torch.stack([-s[:, part], multipliers[:, part]], -1) @ torch.stack([u, z], -2))
+            grads.append(s[:, part].clone())  # each in memory of its own
+        return tuple(grads)
+
 
 def _assessment(multipliers: Tensor, point: Iterate, weak: Tensor, found: Tensor) -> Assessment:
     """With the multipliers of all equalities, and of the inequalities that hold."""
     held = point.l > point.w
     p = multipliers.shape[-1] - held.shape[-1]
     active, weak = torch.nn.functional.pad(held, (p, 0), value=True), torch.nn.functional.pad(weak, (p, 0))
-    return judged(torch.where(active, multipliers, 0.0), found, found, active, weak)
+    return assessment(torch.where(active, multipliers, 0.0), found, found, active, weak)
 
 
 @dataclass(frozen=True)
-class Direct(_Quadratic):
+class Direct(_QuadraticSolver):
     """One solution of the optimality conditions."""
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
@@ -201,7 +205,7 @@ class Direct(_Quadratic):
 
 
 @dataclass(frozen=True)
-class InteriorPoint(_Quadratic):
+class InteriorPoint(_QuadraticSolver):
     """Pivots or interior points, in double precision: half of the digits of single do not tell what is active."""
 
     max_iterations: int
@@ -259,28 +263,3 @@ def _raw(
 
 def _origin(Q: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.zeros_like(q)
-
-
-def _system(point: Point, kind: Kind) -> System:
-    factors = point.factors
-    if kind == "full" and isinstance(factors, ActiveFactorisation) and torch.equal(factors.active, point.active):
-        return FactorisedSystem(factors)
-    Q, _, A, *rest = (x.to(point.u.dtype) for x in point.batch.unshared().xs)
-    hessian = (Q + Q.mT) / 2  # the constraints are linear: H = H_hat
-    if kind != "full":
-        return HessianSystem(hessian)
-    rows = torch.cat([A, rest[1]], -2) if len(rest) == 3 else A
-    return DenseSystem(hessian, rows, point.active)
-
-
-def _pullback(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
-    """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
-    half, p = -z / 2, xs[3].shape[-1]
-    grads = [torch.stack([half, u], -1) @ torch.stack([u, half], -2), -z]
-    for part in (slice(p), slice(p, None))[: len(xs) // 2 - 1]:
-        if multipliers is None:
-            grads.append(-s[:, part].unsqueeze(-1) * u.unsqueeze(-2))
-        else:
-            grads.append(torch.stack([-s[:, part], multipliers[:, part]], -1) @ torch.stack([u, z], -2))
-        grads.append(s[:, part].clone())  # each in memory of its own
-    return tuple(grads)

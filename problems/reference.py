@@ -252,10 +252,10 @@ def _pooling(cp: Any, layer: RobustPooling, x: Tensor) -> Statement:
 
 
 def _number(layer: Layer) -> float:
-    """The setting that the layer was made with."""
-    if layer.setting is None or isinstance(layer.setting.value, Tensor):
+    """The scalar parameter that the layer was made with."""
+    if layer.scalar is None or isinstance(layer.scalar.value, Tensor):
         raise TypeError(f"a reference needs {type(layer).__name__} made with a number as its setting.")
-    return layer.setting.value
+    return layer.scalar.value
 
 
 STATEMENTS: dict[type[Layer], Callable[..., Statement]] = {

@@ -4,65 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from declarative import ClosedForm
 
+from .inputs import Number, ScalarParameter
 from .layer import Layer, Options
-from .settings import Number, Setting
 
-
-def quadratic(r: Tensor, scale: Number) -> Tensor:  # noqa: ARG001
-    """r^2 / 2."""
-    return r.square() / 2
-
-
-def pseudo_huber(r: Tensor, scale: Number) -> Tensor:
-    """scale^2 (sqrt(1 + (r / scale)^2) - 1)."""
-    return scale**2 * ((1 + (r / scale).square()).sqrt() - 1)
-
-
-def huber(r: Tensor, scale: Number) -> Tensor:
-    """r^2 / 2 up to |r| = scale, and linear from there."""
-    return torch.where(r.abs() <= scale, r.square() / 2, scale * (r.abs() - scale / 2))
-
-
-def welsch(r: Tensor, scale: Number) -> Tensor:
-    """scale^2 (1 - exp(-(r / scale)^2 / 2))."""
-    return scale**2 * (1 - (-(r / scale).square() / 2).exp())
-
-
-def truncated_quadratic(r: Tensor, scale: Number) -> Tensor:
-    """r^2 / 2 up to |r| = scale, and constant from there."""
-    return torch.where(r.abs() <= scale, r.square() / 2, scale**2 / 2 * torch.ones_like(r))
-
-
-# phi'(r) / r, the weight of a point in a weighted mean that has the same gradient.
-WEIGHTS: dict[str, Callable[[Tensor, Number], Tensor]] = {
-    "quadratic": lambda r, scale: torch.ones_like(r),  # noqa: ARG005
-    "pseudo-huber": lambda r, scale: (1 + (r / scale).square()).rsqrt(),
-    "huber": lambda r, scale: scale / r.abs().clamp(min=scale),
-    "welsch": lambda r, scale: (-(r / scale).square() / 2).exp(),
-    "truncated": lambda r, scale: (r.abs() <= scale).to(r.dtype),
-}
-PENALTIES: dict[str, Callable[[Tensor, Number], Tensor]] = {
-    "quadratic": quadratic,
-    "pseudo-huber": pseudo_huber,
-    "huber": huber,
-    "welsch": welsch,
-    "truncated": truncated_quadratic,
-}
-CONVEX = ("quadratic", "pseudo-huber", "huber")
+Residuals = Callable[[Tensor, Number], Tensor]  # (r, scale)
 HALVINGS = 60  # of an interval
 SWEEPS = 50  # of reweighting, which never raises the objective; Newton's method does the rest
 
 
+class Penalty(NamedTuple):
+    """phi and what follows from it."""
+
+    value: Residuals  # phi(r)
+    weight: Residuals  # phi'(r) / r, that of a point in a weighted mean that has the same gradient
+    convex: bool
+
+
+PENALTIES = {
+    "quadratic": Penalty(lambda r, _: r.square() / 2, lambda r, _: torch.ones_like(r), True),
+    "pseudo-huber": Penalty(
+        lambda r, scale: scale**2 * ((1 + (r / scale).square()).sqrt() - 1),
+        lambda r, scale: (1 + (r / scale).square()).rsqrt(),
+        True,
+    ),
+    "huber": Penalty(
+        lambda r, scale: torch.where(r.abs() <= scale, r.square() / 2, scale * (r.abs() - scale / 2)),
+        lambda r, scale: scale / r.abs().clamp(min=scale),
+        True,
+    ),
+    "welsch": Penalty(
+        lambda r, scale: scale**2 * (1 - (-(r / scale).square() / 2).exp()),
+        lambda r, scale: (-(r / scale).square() / 2).exp(),
+        False,
+    ),
+    "truncated": Penalty(
+        lambda r, scale: torch.where(r.abs() <= scale, r.square() / 2, scale**2 / 2 * torch.ones_like(r)),
+        lambda r, scale: (r.abs() <= scale).to(r.dtype),
+        False,
+    ),
+}
+
+
 def total_penalty(x: Tensor, scale: Number, u: Tensor, penalty: str) -> Tensor:
     """sum_i phi(u - x_i)."""
-    return PENALTIES[penalty](u - x, scale).sum()
+    return PENALTIES[penalty].value(u - x, scale).sum()
 
 
 class RobustPooling(Layer):
@@ -114,16 +106,12 @@ class RobustPooling(Layer):
         if not isinstance(penalty, str) or penalty not in PENALTIES:
             raise ValueError(f"penalty must be one of {', '.join(map(repr, PENALTIES))}, but is {penalty!r}.")
         self.penalty = penalty
-        setting = Setting("scale", scale)
-        centre = ClosedForm(partial(_centre, penalty=penalty, setting=setting), polish=True)
+        scalar = ScalarParameter("scale", scale)
+        centre = ClosedForm(partial(_centre, penalty=penalty, scalar=scalar), polish=True)
         # A general solver would start in one place and find the local minimum next to it.
-        self.generic_solver = None if penalty in CONVEX else centre
+        self.generic_solver = None if PENALTIES[penalty].convex else centre
         super().__init__(
-            setting.bind(partial(total_penalty, penalty=penalty)),
-            solver=centre,
-            start=_median,
-            setting=setting,
-            **options,
+            partial(total_penalty, penalty=penalty), solver=centre, start=_median, scalar=scalar, **options
         )
 
 
@@ -131,11 +119,11 @@ def _median(x: Tensor, *scale: Tensor) -> Tensor:  # noqa: ARG001
     return x.median()
 
 
-def _centre(*xs: Tensor, penalty: str, setting: Setting) -> Tensor:  # (batch, m) -> (batch,)
-    (x,), scale = setting.columns(xs, xs[0])
-    weight, phi, scale = WEIGHTS[penalty], PENALTIES[penalty], scale.unsqueeze(-1)
+def _centre(*xs: Tensor, penalty: str, scalar: ScalarParameter) -> Tensor:  # (batch, m) -> (batch,)
+    x, scale = scalar.columns(xs)
+    (phi, weight, convex), scale = PENALTIES[penalty], scale.unsqueeze(-1)
     u = torch.stack([x.mean(-1), x.median(-1).values], -1)
-    if penalty not in CONVEX:
+    if not convex:
         u = torch.cat([u, x], -1)
     points = x.unsqueeze(-2)  # (batch, 1, n) against starts (batch, starts, 1)
     for _ in range(SWEEPS):
@@ -148,12 +136,12 @@ def _centre(*xs: Tensor, penalty: str, setting: Setting) -> Tensor:  # (batch, m
         if still.all():
             break
     else:  # reweighting creeps where a penalty is nearly an absolute value
-        u = torch.cat([u, _bisected(x, scale, weight)], -1) if penalty in CONVEX else u
+        u = torch.cat([u, _bisected(x, scale, weight)], -1) if convex else u
     value = phi(u.unsqueeze(-1) - points, scale).sum(-1)
     return u.gather(-1, value.argmin(-1, keepdim=True)).squeeze(-1)
 
 
-def _bisected(x: Tensor, scale: Tensor, weight: Callable[[Tensor, Number], Tensor]) -> Tensor:  # (batch, 1)
+def _bisected(x: Tensor, scale: Tensor, weight: Residuals) -> Tensor:  # (batch, 1)
     """Where the slope sum_i phi'(u - x_i) of a convex penalty changes its sign."""
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     for _ in range(HALVINGS):

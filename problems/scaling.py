@@ -38,14 +38,8 @@ def iterate(
     steps: int,
 ) -> Scaled:
     """So many iterations; what has converged stays as it is."""
-    if INSTALLED and kernel.device.type == "cpu":
-        return _by_loops(kernel, r, c, u, v, excess, tolerance, steps)
-    return _by_tensors(kernel, r, c, u, v, excess, tolerance, steps)
-
-
-def _by_loops(
-    kernel: Tensor, r: Tensor, c: Tensor, u: Tensor, v: Tensor, excess: Tensor, tolerance: float, steps: int
-) -> Scaled:
+    if not INSTALLED or kernel.device.type != "cpu":
+        return _by_tensors(kernel, r, c, u, v, excess, tolerance, steps)
     u, v = (x.clone(memory_format=torch.contiguous_format) for x in (u, v))  # for they are overwritten
     error, middle = u.new_empty(len(u)), u.new_empty(len(u))
     count = torch.empty(len(u), dtype=torch.int64, device=u.device)
@@ -116,8 +110,8 @@ def _by_tensors(
         if 2 * step < steps:
             middle = error
         busy = error > tolerance
-        left = int(busy.sum())
-        everybody = left == len(busy)
-        if not left:
+        running = int(busy.sum())
+        everybody = running == len(busy)
+        if not running:
             break
     return Scaled(u.squeeze(-2), v.squeeze(-2), error.flatten(), middle.flatten(), count.flatten())

@@ -34,9 +34,9 @@ def _eliminate(plan: Tensor, b: Tensor, d: Tensor, warn: bool) -> Pair:  # plan:
     if plan.shape[-1] <= DIRECT:
         t = _factorised(plan, rows, columns, right, warn)
     else:
-        t, left = _conjugate_gradients(plan, rows, columns, right, min(STEPS, 1 + plan.shape[-1] // SHARE))
-        if left.any():
-            t[left] = _factorised(plan[left], rows[left], columns[left], right[left], warn)
+        t, rest = _conjugate_gradients(plan, rows, columns, right, min(STEPS, 1 + plan.shape[-1] // SHARE))
+        if rest.any():
+            t[rest] = _factorised(plan[rest], rows[rest], columns[rest], right[rest], warn)
     return (b - times(plan, t)) / rows, t
 
 
@@ -85,9 +85,11 @@ def _factorised(plan: Tensor, rows: Tensor, columns: Tensor, right: Tensor, warn
     y = torch.cholesky_solve(column, factor)
     y = y + torch.cholesky_solve(torch.baddbmm(column, matrix, y, alpha=-1), factor)
     if not regular:
-        left = matrix[~good]
-        finite = left.isfinite().all(-1).all(-1)[:, None, None]  # what is not has no solution, which the node will say
-        values, vectors = torch.linalg.eigh(torch.where(finite, left, 0.0))
+        singular = matrix[~good]
+        finite = (
+            singular.isfinite().all(-1).all(-1)[:, None, None]
+        )  # what is not has no solution, which the node will say
+        values, vectors = torch.linalg.eigh(torch.where(finite, singular, 0.0))
         smallest = 16 * plan.shape[-1] * torch.finfo(plan.dtype).eps
         inverse = 1 / values.clamp(min=smallest)  # a step of Newton's method needs these directions
         if warn:

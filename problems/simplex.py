@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Unpack
 
 import torch
@@ -12,10 +11,10 @@ from declarative.linear import Pair, Solve, System
 from declarative.optimality import kink_tolerance
 from declarative.structure import Kind, Point
 
-from .formula import Formula, Multipliers
-from .layer import Inputs, Layer, Options
-from .projection import Projection, pull_identity
-from .settings import Number, Setting, visible
+from .formula import Multipliers
+from .inputs import Inputs, Number, ScalarParameter, visible
+from .layer import Options
+from .projection import Projection, ProjectionFormula
 from .systems import IdentitySystem, InverseDiagonalSystem, OneConstraintSystem
 
 
@@ -60,14 +59,13 @@ class SimplexProjection(Projection):
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        solver = Formula(_sparsemax, _sparsemax_conditions, _sparsemax_multipliers)
-        super().__init__(sums_to_one, not_negative, solver=solver, system=SimplexSystem.at, start=_uniform, **options)
+        super().__init__(sums_to_one, not_negative, solver=Sparsemax(), start=_uniform, **options)
 
     def complete(self, x: Tensor) -> Inputs:
         return (_unmasked(x, 2.0),)  # the threshold is at most 1 below the largest
 
 
-class EntropicSimplex(Layer):
+class EntropicSimplex(Projection):
     """The point of the probability simplex that balances a score with the entropy (softmax):
 
         minimise -x' u + temperature sum(u log u)   subject to   1' u = 1.
@@ -92,30 +90,16 @@ class EntropicSimplex(Layer):
         tensor([[0.2689, 0.7311, 0.0000]])
     """
 
-    pure = True
-    required = ("x",)
     optional = ("temperature",)
 
     def __init__(self, temperature: Number = 1.0, **options: Unpack[Options]) -> None:
-        setting = Setting("temperature", temperature)
-        super().__init__(
-            setting.bind(free_energy),
-            sums_to_one,
-            solver=Formula(_softmax, _softmax_conditions, _softmax_multipliers, setting),
-            system=partial(_entropic_system, setting=setting),
-            pullback=_pull_energy,
-            start=_uniform,
-            setting=setting,
-            **options,
-        )
+        solver = Softmax(scalar=ScalarParameter("temperature", temperature))
+        super().__init__(sums_to_one, objective=free_energy, solver=solver, start=_uniform, **options)
 
-    def prepare(self, *xs: Tensor) -> Inputs:
-        x, *rest = super().prepare(*xs)
-        assert self.setting is not None
-        if _mask(x) is None:
-            return x, *rest
-        temperature = self.setting.columns((x, *rest), x)[1].detach()
-        return _unmasked(x, 100 * temperature), *rest  # exp(-100) is lost beside 1
+    def complete(self, x: Tensor, temperature: Tensor | None) -> Inputs:
+        assert self.scalar is not None
+        least = self.scalar.value if temperature is None else temperature.detach().to(x.dtype).unsqueeze(-1)
+        return (_unmasked(x, 100 * least),)  # exp(-100) is lost beside 1
 
     def blank(self, *xs: Tensor) -> Tensor | None:
         return _mask(xs[0])
@@ -137,86 +121,15 @@ def _unmasked(x: Tensor, margin: Number) -> Tensor:
     return torch.where(mask, top - top.abs() - margin, x)
 
 
-def _sparsemax(x: Tensor) -> Tensor:
-    """max(x - t, 0), where t is the largest of (the sum of the k largest entries - 1) / k.
-
-    That grows with k as long as the entry that joins is above it, and falls from then on.
-    """
-    x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
-    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
-    thresholds = (x.sort(-1, descending=True).values.cumsum(-1) - 1) / count
-    return (x - thresholds.amax(-1, keepdim=True)).relu()
-
-
-def _sparsemax_margin(x: Tensor, u: Tensor) -> Tensor:
-    """x + l, where l, the multiplier of the sum, is the largest entry of u less that of x: u = max(x + l, 0).
-
-    In this order, by which large numbers do not take digits away.
-    """
-    return x - x.amax(-1, keepdim=True) + u.amax(-1, keepdim=True)
-
-
-def _sparsemax_conditions(x: Tensor, u: Tensor) -> Pair:
-    return (u - _sparsemax_margin(x, u).relu()).abs().amax(-1), (u.sum(-1) - 1).abs()
-
-
-def _sparsemax_multipliers(x: Tensor, u: Tensor) -> Multipliers:
-    """x + l is not positive where a bound holds u at zero, and then it is the bound's multiplier."""
-    rows = torch.constant_pad_nd(_sparsemax_margin(x, u), (1, 0), -torch.inf)  # the sum always counts
-    small = kink_tolerance(u.dtype)
-    active, weak = rows < -small, rows.abs() <= small
-    multipliers = rows * active
-    multipliers[:, :1] = u.amax(-1, keepdim=True) - x.amax(-1, keepdim=True)
-    return multipliers, active, weak
-
-
-def _softmax(x: Tensor, temperature: Tensor) -> Tensor:
-    return (x / temperature).softmax(-1).clamp(min=torch.finfo(x.dtype).tiny ** 0.4)
-
-
-def _softmax_level(x: Tensor, temperature: Tensor, u: Tensor) -> Pair:  # (batch, m), (batch, 1)
-    """log u_i - x_i / temperature, which is the same for all i, and the least of them.
-
-    It is larger where u_i has underflowed and is kept above zero.
-    """
-    level = u.log() - x / temperature
-    return level, level.amin(-1, keepdim=True)
-
-
-def _softmax_conditions(x: Tensor, temperature: Tensor, u: Tensor) -> Pair:
-    """An entry counts as little as it is."""
-    level, least = _softmax_level(x, temperature, u)
-    return (u * ((level - least) / (level.abs() + 1))).amax(-1), (u.sum(-1) - 1).abs()
-
-
-def _softmax_multipliers(x: Tensor, temperature: Tensor, u: Tensor) -> Multipliers:
-    return temperature * (_softmax_level(x, temperature, u)[1] + 1), None, None
-
-
-def _pull_energy(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
-    """For the temperature, B = log u + 1."""
-    return *pull_identity(xs, u, multipliers, z, s), *(-(z * (u.log() + 1)).sum(-1) for _ in xs[1:])
-
-
 def _uniform(x: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
     return torch.ones_like(x) / x.shape[-1]
-
-
-def _entropic_system(point: Point, kind: Kind, setting: Setting) -> System:
-    _, temperature = setting.columns(point.batch.unshared().xs, point.u)
-    inverse = point.u / temperature
-    if kind != "full":
-        return InverseDiagonalSystem(inverse)
-    return OneConstraintSystem(1 / inverse, inverse.detach(), torch.ones_like(point.u), point.active)
 
 
 class SimplexSystem(IdentitySystem):
     """H = I with the constraints 1' u = 1 and -u <= 0, some of these active."""
 
-    def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        held = self.active[:, 1:].to(z.dtype)
-        top = self.ones * z + s[:, :1] - held * s[:, 1:]
-        return top, torch.cat([z.sum(-1, keepdim=True), -held * z - (1 - held) * s[:, 1:]], -1)
+    def rows(self, eye: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(eye[:1]), -eye])
 
     def factorise(self) -> Solve:
         held = self.active[:, 1:]
@@ -230,3 +143,71 @@ class SimplexSystem(IdentitySystem):
             return z, torch.cat([first, torch.where(held, z + first - r, 0.0)], -1)
 
         return solve
+
+
+class Sparsemax(ProjectionFormula):
+    """max(x - t, 0), where t is the largest of (the sum of the k largest entries - 1) / k.
+
+    That grows with k as long as the entry that joins is above it, and falls from then on.
+    """
+
+    linear_system = SimplexSystem
+
+    def solution(self, x: Tensor) -> Tensor:
+        x = x - x.amax(-1, keepdim=True)  # a shift does not move the solution, and large numbers lose digits
+        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+        thresholds = (x.sort(-1, descending=True).values.cumsum(-1) - 1) / count
+        return (x - thresholds.amax(-1, keepdim=True)).relu()
+
+    def conditions(self, x: Tensor, u: Tensor) -> Pair:
+        return (u - self._margin(x, u).relu()).abs().amax(-1), (u.sum(-1) - 1).abs()
+
+    def multipliers(self, x: Tensor, u: Tensor) -> Multipliers:
+        """x + l is not positive where a bound holds u at zero, and then it is the bound's multiplier."""
+        rows = torch.constant_pad_nd(self._margin(x, u), (1, 0), -torch.inf)  # the sum always counts
+        small = kink_tolerance(u.dtype)
+        active, weak = rows < -small, rows.abs() <= small
+        multipliers = rows * active
+        multipliers[:, :1] = u.amax(-1, keepdim=True) - x.amax(-1, keepdim=True)
+        return multipliers, active, weak
+
+    def _margin(self, x: Tensor, u: Tensor) -> Tensor:
+        """x + l, where l, the multiplier of the sum, is the largest entry of u less that of x: u = max(x + l, 0).
+
+        In this order, by which large numbers do not take digits away.
+        """
+        return x - x.amax(-1, keepdim=True) + u.amax(-1, keepdim=True)
+
+
+class Softmax(ProjectionFormula):
+    """exp(x / temperature), normalised; what underflows is kept above zero."""
+
+    def solution(self, x: Tensor, temperature: Tensor) -> Tensor:
+        return (x / temperature).softmax(-1).clamp(min=torch.finfo(x.dtype).tiny ** 0.4)
+
+    def conditions(self, x: Tensor, temperature: Tensor, u: Tensor) -> Pair:
+        """An entry counts as little as it is."""
+        level, least = self._level(x, temperature, u)
+        return (u * ((level - least) / (level.abs() + 1))).amax(-1), (u.sum(-1) - 1).abs()
+
+    def multipliers(self, x: Tensor, temperature: Tensor, u: Tensor) -> Multipliers:
+        return temperature * (self._level(x, temperature, u)[1] + 1), None, None
+
+    def _level(self, x: Tensor, temperature: Tensor, u: Tensor) -> Pair:  # (batch, m), (batch, 1)
+        """log u_i - x_i / temperature, which is the same for all i, and the least of them.
+
+        It is larger where u_i has underflowed and is kept above zero.
+        """
+        level = u.log() - x / temperature
+        return level, level.amin(-1, keepdim=True)
+
+    def system(self, point: Point, kind: Kind) -> System:
+        *_, temperature = self.arguments(point.batch, point.u)
+        inverse = point.u / temperature
+        if kind != "full":
+            return InverseDiagonalSystem(inverse)
+        return OneConstraintSystem(1 / inverse, inverse.detach(), torch.ones_like(point.u), point.active)
+
+    def pull_scalar(self, value: Tensor, u: Tensor, z: Tensor, s: Tensor) -> Tensor:  # noqa: ARG002
+        """B = log u + 1."""
+        return -(z * (u.log() + 1)).sum(-1)

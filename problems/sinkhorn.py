@@ -17,16 +17,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from declarative import Solver, Status
+from declarative import Status
 from declarative.linear import Pair, or_one
 from declarative.optimality import Assessment, optimality_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 
-from .formula import judged
+from .formula import StructuredSolver, assessment
 from .scaling import Scaled, iterate
 from .schur import solve_schur
-from .settings import Setting
 
 NEAR = 0.1  # a relative error of the marginals from which the next, harder problem can be started
 PATIENCE = 5  # steps of Newton's method that need not bring progress; beyond, what is left is rounding
@@ -42,20 +41,18 @@ def uniform_marginals(M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Sinkhorn(Solver):
-    """Sinkhorn's iteration in a stabilised form, finished by Newton's method on the dual where it stalls.
+class Sinkhorn(StructuredSolver):
+    """Abstract: Sinkhorn's iteration in a stabilised form, finished by Newton's method on the dual where it stalls.
+
+    The scalar parameter is gamma, the inverse of the weight of the entropy.
 
     Args:
-        gamma: the inverse of the weight of the entropy.
         tolerance: the largest error of a marginal, relative to that marginal; by default close to rounding.
         max_iterations: of Sinkhorn's iteration, and of Newton's.
     """
 
-    gamma: Setting
     tolerance: float | None = None
     max_iterations: int = 200
-
-    needs_start = False
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         operands = _, r, c, gamma = self._operands(batch, start)
@@ -99,7 +96,7 @@ class Sinkhorn(Solver):
 
     def _operands(self, batch: Batch, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """M, r, c and gamma, (batch, 1, 1)."""
-        (M, *marginals), gamma = self.gamma.columns(batch.unshared().xs, like)
+        M, *marginals, gamma = self.arguments(batch, like)
         for name, x in zip("rc", marginals, strict=False):
             if not (x > 0).all():
                 raise ValueError(f"{name} must not be negative, and have a mass.")
@@ -110,7 +107,7 @@ class Sinkhorn(Solver):
 def _assessment(multipliers: Tensor, plan: Tensor, r: Tensor, c: Tensor) -> Assessment:
     """Of the marginals alone: the plan is computed from the multipliers, so that it is stationary by construction."""
     error = _error(plan, r, c)
-    return judged(multipliers, torch.zeros_like(error), error)
+    return assessment(multipliers, torch.zeros_like(error), error)
 
 
 def _error(plan: Tensor, r: Tensor, c: Tensor) -> Tensor:  # (batch,)
@@ -162,24 +159,24 @@ def _scale(M: Tensor, gamma: Tensor, r: Tensor, c: Tensor, tolerance: float, lim
             x[rows] = torch.where(finite.unsqueeze(-1), new, x[rows])
         # Far from where the kernel was computed, what had underflowed in it may count by now.
         stale = finite & (drift > far)
-        left = now.error
+        current = now.error
         if stale.any():
             there = rows[stale]
             f[there], g[there] = f[there] + u[there].log(), g[there] + v[there].log()
             whole[there] = kernel[stale] = _plan(gamma[there] * M[there], f[there], g[there])
             u[there] = v[there] = 1.0
-            left = torch.where(stale, torch.inf, left)
-        error[rows] = left
+            current = torch.where(stale, torch.inf, current)
+        error[rows] = current
         iterations[rows] += now.iterations
         done += steps
-        rate = (left / before) ** ((horizon - done) / steps)
-        stalled = ~finite | ((left * rate > tolerance) & left.isfinite() & before.isfinite())
-        keep = (left > tolerance) & ~stalled
+        rate = (current / before) ** ((horizon - done) / steps)
+        stalled = ~finite | ((current * rate > tolerance) & current.isfinite() & before.isfinite())
+        keep = (current > tolerance) & ~stalled
         if done >= limit or not keep.any():
             return _Found(f, g, u, v, _scaled(whole, u, v), error, iterations)
         if not keep.all():
-            rows, left, kernel = rows[keep], left[keep], kernel[keep]
-        before, steps = left, min(CHUNK, limit - done)
+            rows, current, kernel = rows[keep], current[keep], kernel[keep]
+        before, steps = current, min(CHUNK, limit - done)
         now = iterate(kernel, r[rows], c[rows], u[rows], v[rows], excess[rows], tolerance, steps)
         drift = _drift(now)
 
@@ -228,7 +225,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
     spread = (cost - f.unsqueeze(-1) - g.unsqueeze(-2)).amax((-2, -1))
     fraction = (10 / or_one(spread)).clamp(max=1.0)
     f, g = fraction.unsqueeze(-1) * f, fraction.unsqueeze(-1) * g
-    kept, best = (f.clone(), g.clone()), torch.full_like(spread, torch.inf)
+    potentials, best = (f.clone(), g.clone()), torch.full_like(spread, torch.inf)
     iterations, idle = torch.zeros_like(spread, dtype=torch.int64), torch.zeros_like(spread, dtype=torch.int64)
     rows = torch.arange(len(f), device=f.device)
     for _ in range(limit):
@@ -238,7 +235,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
         error = _error(plan, *part[1:])
         last = fraction[rows] == 1
         better = last & (error < best[rows])
-        for store, x in zip(kept, here, strict=True):
+        for store, x in zip(potentials, here, strict=True):
             store[rows] = torch.where(better.unsqueeze(-1), x, store[rows])
         best[rows] = torch.where(better, error, best[rows])
         idle[rows] = torch.where(better | ~last, 0, idle[rows] + 1)
@@ -251,7 +248,7 @@ def _newton(cost: Tensor, r: Tensor, c: Tensor, tolerance: float, limit: int) ->
         rows = rows[~last | ((error > tolerance) & (idle[rows] < PATIENCE))]
         if not len(rows):
             break
-    f, g = kept
+    f, g = potentials
     plan = _plan(cost, f, g)
     u = r / plan.sum(-1)
     plan = plan * u.unsqueeze(-1)

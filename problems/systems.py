@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from declarative.linear import DiagonalHessianSystem, Pair, Solve, System
-from declarative.structure import Kind, Point
+from declarative.linear import Pair, Solve, System
+from declarative.linear.contract import bordered
 
 
 def largest_or_one(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
@@ -15,53 +18,67 @@ def largest_or_one(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
     return torch.where(size > 0, size, 1.0)
 
 
-class InverseDiagonalSystem(System):
+def pseudo_reciprocal(values: Tensor, tolerance: float | Tensor) -> Tensor:
+    """1 / values, and 0 where they vanish up to a tolerance."""
+    regular = values.abs() > tolerance
+    return torch.where(regular, 1 / torch.where(regular, values, 1.0), 0.0)
+
+
+def symmetric_part(X: Tensor) -> Tensor:
+    """(X + X') / 2, halved first: the sum of two large numbers is not finite."""
+    return X / 2 + X.mT / 2
+
+
+@dataclass(eq=False)
+class StructuredSystem(System):
+    """Abstract: a linear system whose operands are the fields of a dataclass."""
+
+    def __post_init__(self) -> None:
+        super().__init__(*vars(self).values())
+
+
+@dataclass(eq=False)
+class InverseDiagonalSystem(StructuredSystem):
     """A diagonal Hessian without constraint rows, as the DiagonalHessianSystem, given by its inverse w, which may
     vanish: z / w = r, s = 0.
     """
 
-    def __init__(self, inverse: Tensor) -> None:  # (batch, m)
-        super().__init__(inverse)
-        self.inverse = inverse
+    inverse: Tensor  # (batch, m)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         return z / self.inverse, s
 
     def factorise(self) -> Solve:
-        def solve(r: Tensor, t: Tensor) -> Pair:
-            return self.inverse * r, torch.zeros_like(t)
-
-        return solve
+        return lambda r, t: (self.inverse * r, torch.zeros_like(t))
 
 
-class IdentitySystem(System):
-    """Abstract: H = I, with constraints that a subclass multiplies and solves with."""
+@dataclass(eq=False)
+class IdentitySystem(StructuredSystem):
+    """Abstract: H = I, with linear constraints that a subclass knows how to solve with."""
 
-    def __init__(self, ones: Tensor, active: Tensor) -> None:  # (batch, m), (batch, k)
-        super().__init__(ones, active)
-        self.ones = ones
-        self.active = active
+    active: Tensor  # (batch, k)
 
-    @classmethod
-    def at(cls, point: Point, kind: Kind) -> System:
-        """The system of a rule; constraints that are linear leave H as it is."""
-        ones = torch.ones_like(point.u)
-        return cls(ones, point.active) if kind == "full" else DiagonalHessianSystem(ones)
+    @abc.abstractmethod
+    def rows(self, eye: Tensor) -> Tensor:  # (m, m) -> (k, m)
+        """A, the same for all problems, from the identity matrix."""
+
+    def multiply(self, z: Tensor, s: Tensor) -> Pair:
+        rows = self.rows(torch.eye(z.shape[-1], dtype=z.dtype, device=z.device))
+        return bordered(z, rows.expand(len(z), -1, -1), self.active, z, s)
 
 
-class OneConstraintSystem(System):
+@dataclass(eq=False)
+class OneConstraintSystem(StructuredSystem):
     """A diagonal Hessian with one constraint: [diag(h) a; a' 0] [z; s] = [r; t], solved by the Schur complement.
 
     h is given with its inverse, by which the system is solved: a formula for that may keep digits that one for h has
     lost. It is h that is differentiated. A problem whose constraint is not active has s = 0 and z = r / h.
     """
 
-    def __init__(self, hessian: Tensor, inverse: Tensor, normal: Tensor, active: Tensor) -> None:  # active: (batch, 1)
-        super().__init__(hessian, inverse, normal, active)
-        self.hessian = hessian
-        self.inverse = inverse
-        self.normal = normal
-        self.active = active
+    hessian: Tensor  # (batch, m)
+    inverse: Tensor  # (batch, m)
+    normal: Tensor  # (batch, m)
+    active: Tensor  # (batch, 1)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         mask = self.active.to(z.dtype)

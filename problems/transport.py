@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Unpack
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 from declarative.linear import Pair, Solve, System
 from declarative.structure import Kind, Point
 
-from .layer import Inputs, Layer, Options
+from .inputs import Inputs, Number, ScalarParameter, require_count, require_positive, visible
+from .layer import Layer, Options
 from .schur import solve_schur
-from .settings import Number, Setting, require_count, require_positive, visible
 from .sinkhorn import Sinkhorn, uniform_marginals
-from .systems import InverseDiagonalSystem
+from .systems import InverseDiagonalSystem, StructuredSystem
 
 SAME_MASS = 1e-4  # how far apart, relatively, the masses of r and c may be
 
@@ -89,21 +89,13 @@ class OptimalTransport(Layer):
         max_iterations: int = 200,
         **options: Unpack[Options],
     ) -> None:
-        require_positive(**({} if tolerance is None else {"tolerance": tolerance}))
+        if tolerance is not None:
+            require_positive(tolerance=tolerance)
         require_count(max_iterations=max_iterations)
-        setting = Setting("gamma", gamma, after=(1, 3))
-        super().__init__(
-            setting.bind(regularised_cost),
-            setting.bind(marginal_errors),
-            solver=Sinkhorn(setting, tolerance, max_iterations),
-            system=partial(_system, setting=setting),
-            pullback=partial(_pullback, setting=setting),
-            start=_independent,
-            setting=setting,
-            **options,
-        )
+        solver = StructuredSinkhorn(tolerance, max_iterations, scalar=ScalarParameter("gamma", gamma))
+        super().__init__(regularised_cost, marginal_errors, solver=solver, start=_independent, **options)
 
-    def complete(self, M: Tensor, r: Tensor | None, c: Tensor | None) -> Inputs:
+    def complete(self, M: Tensor, r: Tensor | None, c: Tensor | None, _: Tensor | None) -> Inputs:
         if r is None and c is None:
             return (M,)
         left_out = self.blank(M, r, c)
@@ -164,51 +156,46 @@ def _independent(M: Tensor, *rest: Tensor) -> Tensor:
     return rest[0].unsqueeze(-1) * rest[1]
 
 
-def _pullback(
-    xs: Inputs,
-    u: Tensor,
-    multipliers: Tensor | None,  # noqa: ARG001
-    z: Tensor,
-    s: Tensor,
-    setting: Setting,
-) -> Inputs:
-    """B is I for M, -1 / (gamma r_i) for r and alike for c, and -(log(P_ij / (r_i c_j)) + 1) / gamma^2 for gamma.
+class StructuredSinkhorn(Sinkhorn):
+    """Sinkhorn's iteration, with the derivatives of the problem."""
 
-    C is 0 for M and gamma, and -I for r and c.
-    """
-    (M, *marginals), gamma = setting.split(xs)
-    gamma = gamma.unsqueeze(-1) if isinstance(gamma, Tensor) else gamma
-    plan = z.view(M.shape)
-    grads = [-plan]
-    if marginals:
-        r, c = marginals
-        m = r.shape[-1]
-        columns = torch.nn.functional.pad(s[:, m:], (0, 1))
-        grads += [plan.sum(-1) / (gamma * r) + s[:, :m], plan.sum(-2) / (gamma * c) + columns]
-    if isinstance(gamma, Tensor):
-        r, c = marginals or uniform_marginals(M[0])
-        price = u.view(M.shape).log() - r.log().unsqueeze(-1) - c.log().unsqueeze(-2) + 1
-        grads.append((plan * price).sum((-2, -1)) / gamma.squeeze(-1).square())
-    return tuple(grads)
+    def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:  # noqa: ARG002
+        """B is I for M, -1 / (gamma r_i) for r and alike for c, and -(log(P_ij / (r_i c_j)) + 1) / gamma^2 for gamma.
 
+        C is 0 for M and gamma, and -I for r and c.
+        """
+        assert self.scalar is not None
+        (M, *marginals), gamma = self.scalar.split(xs)
+        gamma = gamma.unsqueeze(-1) if isinstance(gamma, Tensor) else gamma
+        plan = z.view(M.shape)
+        grads = [-plan]
+        if marginals:
+            r, c = marginals
+            m = r.shape[-1]
+            columns = torch.nn.functional.pad(s[:, m:], (0, 1))
+            grads += [plan.sum(-1) / (gamma * r) + s[:, :m], plan.sum(-2) / (gamma * c) + columns]
+        if isinstance(gamma, Tensor):
+            r, c = marginals or uniform_marginals(M[0])
+            price = u.view(M.shape).log() - r.log().unsqueeze(-1) - c.log().unsqueeze(-2) + 1
+            grads.append((plan * price).sum((-2, -1)) / gamma.squeeze(-1).square())
+        return tuple(grads)
 
-def _system(point: Point, kind: Kind, setting: Setting) -> System:
-    _, gamma = setting.columns(point.batch.unshared().xs, point.u)
-    if kind != "full":  # the constraints are linear: H = H_hat
-        return InverseDiagonalSystem(gamma * point.u)
-    return TransportSystem(point.u.view(point.batch.size, *point.batch.shape), gamma.unsqueeze(-1))
+    def system(self, point: Point, kind: Kind) -> System:
+        *_, gamma = self.arguments(point.batch, point.u)
+        if kind != "full":  # the constraints are linear: H = H_hat
+            return InverseDiagonalSystem(gamma * point.u)
+        return TransportSystem(point.u.view(point.batch.size, *point.batch.shape), gamma.unsqueeze(-1))
 
 
-class TransportSystem(System):
+@dataclass(eq=False)
+class TransportSystem(StructuredSystem):
     """H = diag(1 / (gamma P)) for a matrix P, with the sums of its rows and columns (without the last) as constraints.
 
     Then z = gamma P (r - A' s), and A H^-1 A' = gamma [diag(P 1) P; P' diag(P' 1)] without its last row and column.
     """
 
-    def __init__(self, plan: Tensor, gamma: Tensor) -> None:  # (batch, m, n), (batch, 1, 1)
-        super().__init__(plan, gamma)
-        self.plan = plan
-        self.gamma = gamma
+    plan: Tensor  # (batch, m, n)
+    gamma: Tensor  # (batch, 1, 1)
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
         change = z.view(self.plan.shape)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from problems import BallProjection, LeastSquares, OptimalTransport, QuadraticProgram, RobustPooling, SphereProjection
-from problems.shapes import DIMENSIONS, arrange
+from problems.inputs import DIMENSIONS, arrange
 
 from ..support.problem_table import RULES, TABLE, Case
 

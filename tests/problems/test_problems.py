@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import NumericalWarning, SolverError, Status
-from problems.shapes import DIMENSIONS
+from problems.inputs import DIMENSIONS
 
 from ..support.problem_table import RULES, TABLE, Case
 from .with_settings import WITH_SETTINGS
