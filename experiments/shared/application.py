@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from declarative.table import as_text
 
 from . import machine
-from .drawing import Picture
+from .drawing import Picture, write_pictures
 from .files import as_json, csv_text, read_json, write, write_json
 from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
@@ -97,8 +97,7 @@ class Application:
         record = {"settings": as_json(settings), **join(results)}
         for title, rows in ((self.name, finals(record["runs"])), ("curves", curves(record["runs"], self.keys))):
             write(place / f"{title}.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
-        for picture in self.findings.pictures(record):
-            write(place / f"{picture.name}.png", picture.render())
+        write_pictures(place, self.findings.pictures(record))
         write_json(place / f"{self.name}.json", {**record, "finished": machine.now(), **machine.describe()})
         discard_pieces(place)
         return record

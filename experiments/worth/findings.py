@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..shared.application import Record
-from ..shared.drawing import BLUE, SKY, VERMILION, Picture, Theme, on_canvas
+from ..shared.drawing import BLUE, SKY, VERMILION, Picture, Theme
 from .methods import METHODS
 from .training import QUANTILES, REGIMES
 
@@ -181,26 +181,23 @@ def pictures(record: Record) -> list[Picture]:
         "orange is higher; bold is so by a per cent on every seed; a point is a method that the layer does not have. "
         "Without curvature of the constraints, unconstrained and curvature are the same and share a cell"
     )
-    return [Picture("worth", alt, caption, partial(draw_map, record), wide=True)]
+    size = 13.0, 1.9 + 0.36 * len(labels(record))
+    return [Picture("worth", size, partial(draw_map, record), alt, caption, wide=True)]
 
 
-def draw_map(record: Record, theme: Theme, dpi: int) -> bytes:
+def draw_map(record: Record, figure: Figure, theme: Theme) -> None:
     """Families by what is saved, by the cosine, and by methods in each regime."""
     found, families = cells(record), labels(record)
-
-    def draw(figure: Figure) -> None:
-        figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
-        axes = figure.subplots(1, 2 + len(REGIMES), sharey=True, width_ratios=[1.3, 1.1, *[2.0 for _ in REGIMES]])
-        cheap = [[found[label, regime, CHEAP] for regime in REGIMES] for label in families]
-        _draw_savings(axes[0], cheap, theme)
-        _draw_cosines(axes[1], cheap, theme)
-        for ax, regime in zip(axes[2:], REGIMES, strict=True):
-            _draw_losses(ax, {key: cell for key, cell in found.items() if cell.regime == regime}, families, theme)
-            ax.set_title(f"loss after the same time,\n{regime}", fontsize=10.5)
-        axes[0].set_yticks(range(len(families)), families)
-        axes[0].set_ylim(len(families) - 0.5, -0.5)
-
-    return on_canvas(draw, (13.0, 1.9 + 0.36 * len(families)), "png", theme, dpi)
+    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    axes = figure.subplots(1, 2 + len(REGIMES), sharey=True, width_ratios=[1.3, 1.1, *[2.0 for _ in REGIMES]])
+    cheap = [[found[label, regime, CHEAP] for regime in REGIMES] for label in families]
+    _draw_savings(axes[0], cheap, theme)
+    _draw_cosines(axes[1], cheap, theme)
+    for ax, regime in zip(axes[2:], REGIMES, strict=True):
+        _draw_losses(ax, {key: cell for key, cell in found.items() if cell.regime == regime}, families, theme)
+        ax.set_title(f"loss after the same time,\n{regime}", fontsize=10.5)
+    axes[0].set_yticks(range(len(families)), families)
+    axes[0].set_ylim(len(families) - 0.5, -0.5)
 
 
 def _draw_savings(ax: Any, cheap: list[list[Cell]], theme: Theme) -> None:

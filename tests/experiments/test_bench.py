@@ -22,6 +22,7 @@ from experiments.bench.peers import MissingPeerError, Peers
 from experiments.bench.rows import Comparison, Growth, Memory, Pair, Point, Row, Run, Target, slope
 from experiments.bench.timing import Side, difference, measure
 from experiments.bench.version_worker import made
+from experiments.shared.drawing import LIGHT
 from experiments.shared.files import read_csv as read
 from experiments.shared.inputs import Draw
 from experiments.shared.machine import one_thread
@@ -176,7 +177,7 @@ def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
 def test_every_side_has_a_line_of_its_own_in_a_plot() -> None:
     sides = [f"side {i}" for i in range(9)]
     figure = Figure()
-    figures._times("a plot", [Point("a plot", side, n, 1.0 + n) for side in sides for n in (1, 2)], figure)
+    figures._times("a plot", [Point("a plot", side, n, 1.0 + n) for side in sides for n in (1, 2)], figure, LIGHT)
     lines = figure.axes[0].get_lines()
     assert [line.get_label() for line in lines] == [f"{side}, slope 0.6" for side in sides]
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(sides)

@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, plain
 from ..words import by_seed, consistency, mean, spread
 from .training import (
     BEFORE,
@@ -149,54 +149,54 @@ def pictures(record: Record) -> list[Picture]:
     return [
         Picture(
             "drives",
+            (9.0, 5.2),
+            partial(drive_figure, record),
             drives,
             f"{drives}, in which the expert is longest at the limit (dotted)",
-            partial(drive_figure, record),
-            True,
+            wide=True,
         ),
-        Picture("courses", courses, f"{courses}; seeds light, mean dark", partial(course_figure, record), True),
+        Picture(
+            "courses",
+            (9.0, 3.9),
+            partial(course_figure, record),
+            courses,
+            f"{courses}; seeds light, mean dark",
+            wide=True,
+        ),
     ]
 
 
-def drive_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+def drive_figure(record: Record, figure: Figure, theme: Theme) -> None:
     """A column for each system: the angle above, the control below."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(2, len(record["cases"]), squeeze=False, sharex="col")
-        for (above, below), case in zip(axes.T, record["cases"], strict=True):
-            for method, (label, colour, line, width) in SHOWN.items():
-                for ax, what in ((above, "angle"), (below, "control")):
-                    style = {"color": colour or theme.grid, "linestyle": line, "linewidth": width}
-                    ax.plot(case["drives"][method][what], label=label, **style)
-            angles = case["drives"][EXPERT]["angle"]
-            above.set_ylim(-1.2 * max(map(abs, angles)), 1.2 * max(map(abs, angles)))
-            above.set_title(case["system"], fontsize=11)
-            for sign in (-1, 1):
-                below.axhline(sign * case["limit"], color=theme.ink, linewidth=0.8, linestyle=":")
-            below.set_xlabel("step")
-            plain(above, theme)
-            plain(below, theme)
-        axes[0, 0].set_ylabel("angle from upright")
-        axes[1, 0].set_ylabel("control")
-        named = axes[0, 0].get_legend_handles_labels()
-        figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
-
-    return on_canvas(draw, (9.0, 5.2), "png", theme, dpi)
+    axes = figure.subplots(2, len(record["cases"]), squeeze=False, sharex="col")
+    for (above, below), case in zip(axes.T, record["cases"], strict=True):
+        for method, (label, colour, line, width) in SHOWN.items():
+            for ax, what in ((above, "angle"), (below, "control")):
+                style = {"color": colour or theme.grid, "linestyle": line, "linewidth": width}
+                ax.plot(case["drives"][method][what], label=label, **style)
+        angles = case["drives"][EXPERT]["angle"]
+        above.set_ylim(-1.2 * max(map(abs, angles)), 1.2 * max(map(abs, angles)))
+        above.set_title(case["system"], fontsize=11)
+        for sign in (-1, 1):
+            below.axhline(sign * case["limit"], color=theme.ink, linewidth=0.8, linestyle=":")
+        below.set_xlabel("step")
+        plain(above, theme)
+        plain(below, theme)
+    axes[0, 0].set_ylabel("angle from upright")
+    axes[1, 0].set_ylabel("control")
+    named = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
 
 
-def course_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+def course_figure(record: Record, figure: Figure, theme: Theme) -> None:
     """The mean squared distance of held-out plans against the time of training."""
-
-    def draw(figure: Figure) -> None:
-        (axes,) = figure.subplots(1, len(systems(record)), squeeze=False)
-        for ax, system in zip(axes, systems(record), strict=True):
-            for method in METHODS:
-                curves: Sequence[Record] = values(record, system, method, "curve")  # type: ignore[assignment]
-                draw_runs(ax, method, *([curve[name] for curve in curves] for name in ("held_out", "seconds")))
-            ax.set(xscale="log", yscale="log", xlabel="seconds of training")
-            ax.set_title(system, fontsize=11)
-            plain(ax, theme)
-        axes[0].set_ylabel("squared distance of held-out plans")
-        legend(axes[0])
-
-    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+    (axes,) = figure.subplots(1, len(systems(record)), squeeze=False)
+    for ax, system in zip(axes, systems(record), strict=True):
+        for method in METHODS:
+            curves: Sequence[Record] = values(record, system, method, "curve")  # type: ignore[assignment]
+            draw_runs(ax, method, *([curve[name] for curve in curves] for name in ("held_out", "seconds")))
+        ax.set(xscale="log", yscale="log", xlabel="seconds of training")
+        ax.set_title(system, fontsize=11)
+        plain(ax, theme)
+    axes[0].set_ylabel("squared distance of held-out plans")
+    legend(axes[0])

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, plain
 from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
 from .training import MORE, SAME
@@ -108,28 +108,25 @@ def regret_picture(record: Record, methods: Sequence[str], learned: Sequence[str
     caption = (
         "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
     )
-    return Picture("regret", alt, caption, partial(regret_figure, record, methods, learned, cases), wide=True)
+    draw = partial(regret_figure, record, methods, learned, cases)
+    return Picture("regret", (9.0, 3.9), draw, alt, caption, wide=True)
 
 
 def regret_figure(
-    record: Record, methods: Sequence[str], learned: Sequence[str], cases: str, theme: Theme, dpi: int
-) -> bytes:
+    record: Record, methods: Sequence[str], learned: Sequence[str], cases: str, figure: Figure, theme: Theme
+) -> None:
     """Regret on test cases, seed by seed, and the course of training on validation cases."""
-
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        _draw_seeds(left, {method: values(record, method, "regret") for method in methods}, theme)
-        left.set_ylabel(f"regret on test {cases}")
-        for rule in learned:
-            curves = values(record, rule, "curve")
-            draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
-        right.set_xlabel("training step")
-        right.set_ylabel(f"regret on validation {cases}")
-        legend(right)
-        for ax in (left, right):
-            plain(ax, theme)
-
-    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+    left, right = figure.subplots(1, 2)
+    _draw_seeds(left, {method: values(record, method, "regret") for method in methods}, theme)
+    left.set_ylabel(f"regret on test {cases}")
+    for rule in learned:
+        curves = values(record, rule, "curve")
+        draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
+    right.set_xlabel("training step")
+    right.set_ylabel(f"regret on validation {cases}")
+    legend(right)
+    for ax in (left, right):
+        plain(ax, theme)
 
 
 def _draw_seeds(ax: Any, regrets: dict[str, list[float]], theme: Theme) -> None:
