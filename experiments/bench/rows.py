@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from ..shared.processes import output_of
 from .peers import MissingPeerError
-from .timing import BUDGET, ONE_THREAD, TURNS, Side, Timed, difference, measure
+from .timing import BUDGET, TURNS, Side, Timed, difference, measure
 
 NAN = float("nan")
 CLOSE = 1e-6  # gradients that differ more than this, relatively, are told apart in a note
@@ -182,9 +180,7 @@ def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 def memory_of(kind: str, size: int) -> float:
     """The megabytes that forward and backward take at most, in a process of their own."""
-    words = [sys.executable, "-m", "experiments.bench.memory", kind, str(size)]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-    return int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
+    return int(output_of("experiments.bench.memory", kind, size)) / 1e6
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,6 @@ python -m experiments.bench.sizes [--quick] prints the table of the documentatio
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -19,7 +14,9 @@ from torch import Tensor
 from declarative import DeclarativeNode
 from problems import EntropicSimplex, OptimalTransport, QuadraticProgram
 
-from .timing import ONE_THREAD
+from ..shared.memory import peak, reset_peak
+from ..shared.processes import output_of
+from ..shared.timing import timed
 
 REPEATS = 3
 
@@ -91,29 +88,22 @@ def measure(kind: str, size: int, batch: int) -> tuple[float, float, float]:
     make, inputs = CASES[kind]
     torch.manual_seed(0)
     layer, xs = make(size), [x.clone().requires_grad_() for x in inputs(batch, size)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reset_peak()
     forward = backward = float("inf")
     for _ in range(REPEATS):
-        begin = time.process_time()
-        y = layer(*xs)
-        middle = time.process_time()
-        y.square().sum().backward()
-        forward, backward = min(forward, middle - begin), min(backward, time.process_time() - middle)
-    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
-    return 1e3 * forward, 1e3 * backward, taken
+        ahead, y = timed(lambda: layer(*xs))
+        back, _ = timed(y.square().sum().backward)
+        forward, backward = min(forward, ahead), min(backward, back)
+    return 1e3 * forward, 1e3 * backward, (peak() - before) / 1e6
 
 
 def table(quick: bool) -> str:
     """In Markdown."""
     lines = ["| problem | unknowns | batch | forward, ms | backward, ms | memory, MB |", "|---|---|---|---|---|---|"]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
     for kind, sizes in SIZES.items():
         for size, batch in sizes[:1] if quick else sizes:
-            words = [sys.executable, "-m", "experiments.bench.sizes", "--one", kind, str(size), str(batch)]
-            run = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
-            figures = " | ".join(
-                f"{float(one):.2g}" if float(one) < 10 else f"{float(one):.0f}" for one in run.stdout.split()
-            )
+            found = output_of("experiments.bench.sizes", "--one", kind, size, batch)
+            figures = " | ".join(f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in map(float, found.split()))
             lines.append(f"| {kind} | {size:,} | {batch} | {figures} |")
     return "\n".join(lines)
 

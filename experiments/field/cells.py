@@ -16,10 +16,10 @@ import numpy as np
 import scipy.sparse
 
 from ..shared.jobs import Piece, Tick
-from .apart import apart
 from .cases import Answer, Case
 from .conditions import NoTruthError
 from .families import FAMILIES, Family, Shape
+from .forked import run_forked
 from .judge import judge
 from .libraries import LIBRARIES, Library
 from .processes import Processes
@@ -255,7 +255,7 @@ def settled(family: str, size: int, batch: int, place: Path) -> tuple[int, Truth
         if (kept := _kept(path, case, of)) is not None:
             return seed, kept
         path.parent.mkdir(parents=True, exist_ok=True)
-        told = apart(partial(_prove, case, of, path), PROVING)
+        told = run_forked(partial(_prove, case, of, path), PROVING)
         if (kept := _kept(path, case, of)) is not None:
             return seed, kept
         reasons = (*reasons, str(told.get("not") or told.get("error") or "it takes too long"))

@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 # What problems are, how a cell is measured and how its answer is judged: whatever changes here changes every cell.
-COMMON = ("cases.py", "formulas.py", "conditions.py", "truth.py", "judge.py", "measure.py", "libraries/library.py")
 TRUTH = ("cases.py", "formulas.py", "conditions.py", "truth.py")
+MEASURE = ("judge.py", "measure.py", "../shared/timing.py", "../shared/memory.py")
+COMMON = (*TRUTH, *MEASURE, "libraries/library.py")
 # Names of constants that say which cells there are, or are words for people: a cell does not depend on them.
 APART = ("FAMILIES", "SHAPES", "COMPILED", "TITLES", "VARIANTS")
 

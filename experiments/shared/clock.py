@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .timing import timed
+
 
 @dataclass
 class Clock:
@@ -23,9 +25,8 @@ class Clock:
 
     def __call__(self, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """layer(x). The backward pass is timed from the gradient of its output to that of its input."""
-        began = time.process_time()
-        y = layer(x)
-        self.forward += time.process_time() - began
+        seconds, y = timed(lambda: layer(x))
+        self.forward += seconds
         entered = [0.0]
 
         def enter(_: Tensor) -> None:

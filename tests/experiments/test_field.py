@@ -379,7 +379,7 @@ def test_neither_a_hanging_nor_a_dying_cell_hurts(
     behaviour: Any, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "cell", behaviour)
-    found = worker.split_off("ours", {"limit": 0.05})
+    found = worker.answer("ours", {"limit": 0.05})
     assert found.pop("seconds") < 1
     assert found == wanted
 
@@ -493,7 +493,7 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(FAMILIES, "simplex", replace(FAMILIES["simplex"], make=greedy))
     request = {"family": "simplex", "size": 1, "batch": 1, "seed": 0, "limit": 60}
-    assert "MemoryError" in worker.split_off("ours", request)["error"]
+    assert "MemoryError" in worker.answer("ours", request)["error"]
 
 
 def test_a_process_that_is_gone_is_replaced(tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_a_process_that_is_gone_is_replaced(tmp_path: Path) -> None:
     request |= {"variant": "unrolled", "place": str(tmp_path / "answer.npz")}
     try:
         assert "times" in processes.ask("plain torch", request)
-        running = processes._running["plain torch"]
+        running = processes._running["plain torch"].process
         running.kill()
         running.wait()
         assert "error" in processes.ask("plain torch", request)

@@ -10,18 +10,7 @@ from matplotlib.figure import Figure
 from ...shared.application import Record
 from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, plain
 from ..words import by_seed, consistency, mean, spread
-from .training import (
-    BEFORE,
-    CHEAP,
-    DIFFERENCES,
-    EXACT,
-    EXPERT,
-    LENGTH_TOLD,
-    METHODS,
-    REGULATOR,
-    TOLD,
-    WEIGHTS_TOLD,
-)
+from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, LENGTH_TOLD, METHODS, REGULATOR, TOLD, WEIGHTS_TOLD
 
 SHOWN = {  # how drives are drawn
     EXPERT: ("expert", "", "-", 4.5),
