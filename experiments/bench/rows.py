@@ -39,6 +39,9 @@ class Target:
         return "yes" if good else "MISSED"
 
 
+NO_TARGET = Target()
+
+
 @dataclass(frozen=True)
 class Row:
     """One claim. The ratio says how many times as long the other takes, or what share of its time we do: see ``of``."""
@@ -101,7 +104,7 @@ class Pair:
     claim: str
     ours: str
     other: str
-    target: Target = field(default_factory=Target)
+    target: Target = NO_TARGET
     note: str = ""
     slower: str = ""  # the reason, where ours is the slower one
     share: bool = False  # is the ratio our share of the other's time, or how many times as long the other takes?
@@ -160,7 +163,7 @@ class Growth:
     claim: str
     plot: str
     side: str
-    target: Target = field(default_factory=Target)
+    target: Target = NO_TARGET
 
     def rows(self, run: Run) -> Iterator[Row]:
         mine = sorted((one.size, one.ms) for one in run.points if (one.plot, one.side) == (self.plot, self.side))
@@ -185,16 +188,19 @@ def memory_of(kind: str, size: int) -> float:
 
 @dataclass(frozen=True)
 class Memory:
-    """What forward and backward of optimal transport take at most, in a process of their own."""
+    """What forward and backward take at most, in a process of their own, beside another number of megabytes."""
 
+    claim: str
+    kind: str  # of problem
     size: int
+    names: tuple[str, str]
+    other: Callable[[], float]
     target: Target
+    note: Callable[[float], str]  # of the megabytes
 
     def rows(self, run: Run) -> Iterator[Row]:
-        claim = f"transport {self.size} x {self.size}: memory of forward and backward"
-        if run.only not in claim:
+        if run.only not in self.claim:
             return
-        taken = memory_of("transport", self.size)
-        plan, names = 8 * self.size**2 / 1e6, ("peak above the inputs", "the plan")
-        ratio, of, note = taken / plan, "ours / other", "a fresh process"
-        yield Row.of_values(claim, names, (taken, plan), ratio, of, self.target, note, "MB")
+        taken, other = memory_of(self.kind, self.size), self.other()
+        rest = taken / other, "ours / other", self.target, self.note(taken), "MB"
+        yield Row.of_values(self.claim, self.names, (taken, other), *rest)

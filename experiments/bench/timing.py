@@ -9,15 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from declarative import DeclarativeNode
 
 from ..shared.timing import no_collections, timed
 
 BURST = 0.02  # seconds of calls of one side before it is the other's turn
 BUDGET = 1.5  # seconds for a comparison, if the least number of turns fits in
 TURNS = 4  # at least
+Of = Callable[[Any], Tensor]  # which part of what a layer returns
 LONG = 4.0  # a call of more seconds than this is not repeated: what its first call adds is not seen in it
 
 
@@ -28,6 +33,24 @@ class Side:
     run: Callable[[], Sequence[Tensor]]  # is timed; what it returns is compared with that of the other side
     check: Callable[[], Sequence[Tensor]] | None = None  # is compared instead, where that does not return it
     clock: Callable[[], float] | None = None  # the seconds of one call, where this process cannot measure them
+
+
+def both(function: Callable[..., Any], xs: Sequence[Tensor], v: Tensor, of: Of = lambda y: y) -> Callable[[], Side]:
+    """Builds a side: forward and backward from v to all inputs that require a gradient, of a tensor of the result."""
+    wanted = [x for x in xs if x.requires_grad]
+    return partial(_warm, function, lambda: torch.autograd.grad(of(function(*xs)), wanted, v))
+
+
+def forward(function: Callable[..., Any], xs: Sequence[Tensor], of: Of = lambda y: y) -> Callable[[], Side]:
+    """Builds a side: forward, without a gradient."""
+    inputs = [x.detach() for x in xs]
+    return partial(_warm, function, lambda: (of(function(*inputs)),))
+
+
+def _warm(function: Callable[..., Any], run: Callable[[], Sequence[Tensor]]) -> Side:
+    if isinstance(function, DeclarativeNode):
+        run()  # the call that records is no measure of the others
+    return Side(run)
 
 
 @dataclass(frozen=True)

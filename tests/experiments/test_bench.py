@@ -17,9 +17,9 @@ from experiments.bench import figures, sizes, versions, warm
 from experiments.bench import run as bench
 from experiments.bench import timing as bench_timing
 from experiments.bench.baselines import dense_node, kkt_solve, sinkhorn, sinkhorn_cholesky
-from experiments.bench.layers import PLOT
+from experiments.bench.layers import PLOT, transport_memory
 from experiments.bench.peers import MissingPeerError, Peers
-from experiments.bench.rows import Comparison, Growth, Memory, Pair, Point, Row, Run, Target, slope
+from experiments.bench.rows import Comparison, Growth, Pair, Point, Row, Run, Target, slope
 from experiments.bench.timing import Side, difference, measure
 from experiments.bench.version_worker import made
 from experiments.shared.drawing import LIGHT
@@ -160,7 +160,7 @@ def test_only_what_is_wanted_is_built() -> None:
     sides = {"ours": side(1.0), "other": side(2.0), "absent": lambda: pytest.fail("built")}
     assert [row.claim for row in Comparison(sides, pairs).rows(Run("on", 0.0, 1))] == ["one"]
     assert not list(Comparison(sides, pairs).rows(Run("three", 0.0)))
-    assert not list(Memory(10, Target()).rows(Run("three", 0.0)))
+    assert not list(transport_memory(10).rows(Run("three", 0.0)))
 
 
 def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
