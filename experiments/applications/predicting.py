@@ -13,10 +13,9 @@ from torch import Tensor
 
 from declarative import Rule
 
-from ..shared.clock import Clock
 from ..shared.jobs import Tick
 from ..shared.rules import cheap_share
-from .course import Course
+from ..shared.training import Clock, Course
 
 RULES = ("exact", "unconstrained", "adaptive")
 TWO_STAGE = "two-stage"  # least squares, and the choice comes after
@@ -94,7 +93,7 @@ class Learner(abc.ABC):
         self.model = model.clone().requires_grad_()
         self.course = Course([self.model], learning_rate, ("validation_regret",))
         self.generator = torch.Generator().manual_seed(task.seed + 1)
-        self.kept, self.least = model, least
+        self.best, self.least = model, least
 
     @abc.abstractmethod
     def loss(self) -> Tensor:
@@ -112,7 +111,7 @@ class Learner(abc.ABC):
         with self.course.clock.running():  # the choice of a model is a part of its training
             regret = self.task.regret(self.model, "validation")
         if regret < self.least:
-            self.kept, self.least = self.model.detach().clone(), regret
+            self.best, self.least = self.model.detach().clone(), regret
         return (regret,)
 
 
@@ -133,4 +132,4 @@ def best_of(learners: Sequence[Learner]) -> dict[str, Any]:
     clocks = [learner.course.clock for learner in learners]
     clock = Clock(*(math.fsum(getattr(one, name) for one in clocks) for name in ("forward", "backward", "total")))
     more = {"cheap_share": cheap_share(best.gradient), "curve": best.course.curve}
-    return best.task.result(best.method, best.kept, clock, **more)
+    return best.task.result(best.method, best.best, clock, **more)

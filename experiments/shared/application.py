@@ -50,6 +50,9 @@ class Findings(Protocol):
     def sentences(self, record: Record) -> list[str]:
         """What the numbers say."""
 
+    def describe(self, settings: Record) -> str:
+        """The task, the methods and what is measured, for a page."""
+
     def pictures(self, record: Record) -> list[Picture]:
         """What they look like."""
 
@@ -60,6 +63,7 @@ class Application:
 
     name: str  # of the command, and of the directory
     title: str  # for readers
+    help: str  # for the command line
     seconds: float  # about what a piece takes
     keys: tuple[str, ...]  # what tells the runs of a record apart
     training: Training

@@ -83,7 +83,7 @@ class Picture:
 def write_pictures(place: Path, pictures: Iterable[Picture], dpi: int = 150) -> None:
     """Each as a PNG file of its name."""
     for picture in pictures:
-        write(place / f"{picture.name}.png", picture.render(dpi=dpi))
+        write(place / f"{picture.name}.png", picture.render(LIGHT, dpi))
 
 
 def plain(ax: Any, theme: Theme = LIGHT) -> None:

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 
 from ..shared.application import Record
 from ..shared.drawing import BLUE, SKY, VERMILION, Picture, Theme
-from .methods import METHODS
-from .training import QUANTILES, REGIMES
+from .methods import FEW, LAST, METHODS
+from .training import LEARNING_RATE, QUANTILES, REGIMES
 
 HEAD: tuple[str, ...] = ("family", "method", "backward", "step", "cosine, 10 %", "median", "90 %", *REGIMES)
 CHEAP = "unconstrained"
@@ -164,6 +164,25 @@ def verdict(regime: str, found: dict[tuple[str, str, str], Cell]) -> str:
         f"With {regime}, in how many families a method is below the exact gradient after the same time, and in how "
         f"many above, by a per cent on every seed: {'; '.join(counts)}."
     )
+
+
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    can, cannot = REGIMES.values()
+    return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
+target, entry by entry with random weights. Data of dimension {can} can meet the {settings["batch"]} targets,
+those of dimension {cannot} cannot. The exact gradient trains for {settings["steps"]} steps or
+{settings["seconds"]:g} seconds of the processor, and every other method for exactly as long, in turns, from the same
+weights, with Adam at {LEARNING_RATE:g}; {settings["seeds"]} seeds. <i>unconstrained</i> is the paper's approximation,
+<i>curvature</i> keeps that of the constraints, <i>identity</i> is Jacobian-free, <i>{FEW} CG steps</i> is the exact
+gradient with its linear system left after so many steps of conjugate gradients, <i>one step</i> and <i>{LAST}
+steps</i> differentiate the last iterations of a solver alone (of Sinkhorn's, or of a projected gradient method). A
+<i>QP by a map</i> has a forward pass that is one product of matrices.</p>
+<p>Why an approximation can be better than the truth: the derivative of a solution is an inverse Hessian, restricted
+to the constraints. The exact gradient of a squared distance goes through it a second time, which squares its
+condition number; a gradient that leaves it out goes through it once. While targets can be met, that is all that
+counts, and for softmax with equal weights it is the gradient of the cross-entropy. Where they cannot, a wrong
+gradient ends at a wrong point.</p>"""
 
 
 def pictures(record: Record) -> list[Picture]:

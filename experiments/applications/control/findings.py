@@ -9,8 +9,21 @@ from matplotlib.figure import Figure
 
 from ...shared.application import Record
 from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, plain
+from ...shared.trajectories import DT
 from ..words import by_seed, consistency, mean, spread
-from .training import BEFORE, CHEAP, DIFFERENCES, EXACT, EXPERT, LENGTH_TOLD, METHODS, REGULATOR, TOLD, WEIGHTS_TOLD
+from .data import SYSTEMS
+from .training import (
+    BEFORE,
+    BEFORE_LENGTH,
+    BEFORE_WEIGHTS,
+    CHEAP,
+    DIFFERENCES,
+    EXACT,
+    EXPERT,
+    KNOWN,
+    METHODS,
+    REGULATOR,
+)
 
 SHOWN = {  # how drives are drawn
     EXPERT: ("expert", "", "-", 4.5),
@@ -19,7 +32,7 @@ SHOWN = {  # how drives are drawn
     REGULATOR: ("LQR after training", BROWN, ":", 2.4),
     CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
 }
-LINES = (BEFORE, LENGTH_TOLD, WEIGHTS_TOLD, *METHODS, TOLD)
+LINES = (BEFORE, BEFORE_LENGTH, BEFORE_WEIGHTS, *METHODS, KNOWN)
 HEAD: tuple[str, ...] = (
     "system",
     "method",
@@ -88,7 +101,9 @@ def learned(record: Record, system: str) -> str:
 
 def what_counts(record: Record, system: str) -> str:
     """Which of the parameters one must know in order to drive."""
-    length, weights = (spread(values(record, system, method, "cost"), ".3f") for method in (WEIGHTS_TOLD, LENGTH_TOLD))
+    length, weights = (
+        spread(values(record, system, method, "cost"), ".3f") for method in (BEFORE_WEIGHTS, BEFORE_LENGTH)
+    )
     return (
         f"{system}: with the length alone still wrong, the closed-loop cost is {length} times the expert's; with the "
         f"weights alone, {weights}."
@@ -129,6 +144,28 @@ def lengths_apart(record: Record, system: str, *methods: str) -> float:
     pairs = zip(*(values(record, system, method, "length_wrong") for method in methods), strict=True)
     apart: float = max(abs(a - b) for a, b in pairs)
     return apart
+
+
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    return f"""<p>Somebody keeps a pendulum, or a pole on a cart, upright by the plan of least cost over
+{settings["horizon"]} steps, with a limit on the control that he often meets. {settings["count"]} of his plans are seen,
+through noise of {settings["noise"]:.0%} of their size. What a squared state costs him, in units of the squared control,
+and the length of the pendulum or pole are unknown: they are parameters of an optimal-control layer, whose plans are
+brought close to his by {settings["steps"]} steps of Adam. <i>{DIFFERENCES}</i> has the same layer with central
+differences for a gradient, <i>{CHEAP}</i> the paper's approximation, for which the dynamics are constraints too;
+<i>{REGULATOR}</i> is a layer that knows no limit and takes the system for linear, and <i>{KNOWN}</i> is the
+same with the true parameters.</p>
+<p>Then each drives the true system for {settings["drive"]} steps from {settings["count"]} states that are held out: it
+plans, does the first step, and plans again; at the pendulum it looks but every {SYSTEMS["pendulum"].blind * DT:g}
+seconds, and does so much of a plan. (Who looks at it in every step drives within some per cent of the expert whatever
+he believes, as each plan makes up for the one before.) Costs count by the true parameters, relative to the expert's,
+who drives in the same way; as plans end sooner than drives, his cost is not the least that is possible. <i>Wrong
+by</i> is the mean difference of logarithms from the truth; <i>plans apart</i> the root of the mean squared difference
+from the expert's plans, in units of the limit and of the initial states; <i>{BEFORE}</i> is where all begin, also with
+the truth about some of the parameters. {settings["seeds"]} seeds,
+each with its own truth. Times are seconds of the processor, on one thread, without what a layer records when it is
+first called.</p>"""
 
 
 def pictures(record: Record) -> list[Picture]:

@@ -14,6 +14,7 @@ from ...shared.application import Record
 from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, plain
 from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
+from .data import BUDGET, GROUP, SPLIT
 from .training import MORE, SAME
 
 METHODS = (SAME, TWO_STAGE, *RULES, MORE)
@@ -95,6 +96,22 @@ def compare(record: Record, method: str, other: str) -> str:
     error = stdev(gains) / math.sqrt(len(gains))
     clear = "more than" if abs(mean(gains)) > 2 * error else "within"
     return f"{start}; the mean difference, {-mean(gains):+.4f}, is {clear} two standard errors ({error:.4f} each)."
+
+
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    return f"""<p>Scikit-learn's diabetes data. {GROUP} patients at a time compete for a drug that lasts for
+{BUDGET:g} full doses of the average patient. Each gets a share between none and a full dose, which costs in
+proportion to the body mass index; the budget is spent. A share is worth the progression of the disease that it
+prevents, less and less for more of it. The progression is known only a year later: a model predicts it, linear in
+age, sex, body mass index and blood pressure, and a quadratic program allocates. Regret is what the allocation for the
+true progression would have been worth more. <i>{TWO_STAGE}</i> fits the model by least squares; <i>{MORE}</i> also
+has the blood tests; <i>{SAME}</i> predicts the same for everyone; the others pass the regret back through the
+quadratic program, by three gradient rules (curvature would be the same as unconstrained, as all constraints are
+linear). Ridge, learning rate and when to stop are chosen by regret on validation patients. {SPLIT["train"]},
+{SPLIT["validation"]} and {SPLIT["test"]} patients for training, validation and testing; {settings["seeds"]}
+seeds, each with its own split. Times are seconds of the processor, on one thread; <i>in the layer</i>, forward +
+backward.</p>"""
 
 
 def pictures(record: Record) -> list[Picture]:

@@ -26,7 +26,7 @@ from problems import OptimalTransport
 from ...shared.application import Cases
 from ...shared.jobs import Tick
 from ...shared.rules import cheap_share, counted_warnings, make_rule
-from ..course import Course
+from ...shared.training import Course
 from ..sampling import draw_groups, split
 from .data import SPLIT, Digits, accuracies, load_digits, target_plan, vary
 
