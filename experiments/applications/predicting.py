@@ -91,7 +91,7 @@ class Learner(abc.ABC):
     ) -> None:
         self.method, self.task, self.gradient = method, task, gradient
         self.model = model.clone().requires_grad_()
-        self.course = Course([self.model], learning_rate, ("validation_regret",))
+        self.course = Course([self.model], learning_rate, self.loss, self._look, ("validation_regret",))
         self.generator = torch.Generator().manual_seed(task.seed + 1)
         self.best, self.least = model, least
 
@@ -103,11 +103,8 @@ class Learner(abc.ABC):
         """A batch of ``count`` examples: their numbers."""
         return torch.randint(count, (self.task.settings.batch,), generator=self.generator)
 
-    def advance(self, steps: int) -> None:
-        """Train for some steps, look at the validation part, and keep the model if it is the best so far."""
-        self.course.advance(steps, self.loss, self._look)
-
     def _look(self) -> tuple[float]:
+        """The regret in validation; the model is kept if it is the best so far."""
         with self.course.clock.running():  # the choice of a model is a part of its training
             regret = self.task.regret(self.model, "validation")
         if regret < self.least:
@@ -121,7 +118,7 @@ def train(candidates: Mapping[str, Sequence[Learner]], settings: Settings, tick:
     for i in range(rates):
         for done in range(0, settings.steps, settings.every):
             for learners in candidates.values():
-                learners[i].advance(settings.every)
+                learners[i].course.advance(settings.every)
             tick((i + done / settings.steps) / rates)
     return [best_of(learners) for learners in candidates.values()]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ..shared import machine
+from ..shared.files import number_text
 from ..shared.html import badge, bullets, page, table, themed
 from .cells import ALLOWANCE, LONGER
 from .digests import processor
@@ -209,9 +210,7 @@ def _line(row: Row) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        empty = value != value
-        shown = "" if empty else f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
-        return f'<td data-value="{"" if empty else value!r}">{shown}</td>'
+        return f'<td data-value="{"" if value != value else value!r}">{number_text(value)}</td>'
     return f'<td data-value="{escape(str(value))}">{escape(str(value))}</td>'
 
 

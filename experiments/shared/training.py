@@ -58,8 +58,15 @@ class Clock:
 class Course:
     """What all trainings have: Adam, a clock, and a curve with a value of each measure at every look."""
 
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, measures: Sequence[str] = ()) -> None:
-        self.learning_rate = learning_rate
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        learning_rate: float,
+        loss: Callable[[], Tensor],  # the next one
+        look: Callable[[], Sequence[float]] = lambda: (),  # the values of the measures now
+        measures: Sequence[str] = (),
+    ) -> None:
+        self.learning_rate, self.loss, self.look = learning_rate, loss, look
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
         self.clock = Clock()
         self.curve: dict[str, list[float]] = {name: [] for name in ("step", "seconds", "loss", *measures)}
@@ -70,28 +77,22 @@ class Course:
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
-    def step(self, loss_of: Callable[[], Tensor]) -> Tensor:
-        """One step of training with the next loss, which is returned."""
+    def step(self) -> Tensor:
+        """One step with the next loss, which is returned."""
         with self.clock.running():
-            loss = loss_of()
+            loss = self.loss()
             self.optimiser.zero_grad()
             loss.backward()
             self.optimiser.step()
         self.steps += 1
         return loss
 
-    def advance(
-        self,
-        steps: int,
-        loss_of: Callable[[], Tensor],
-        look: Callable[[], Sequence[float]],
-        until: float = math.inf,  # seconds of training
-    ) -> None:
-        """Train for some steps, fewer if time is over but at least one, each with the next loss; then look."""
+    def advance(self, steps: int, until: float = math.inf) -> None:
+        """Train for some steps, fewer if these seconds of training are over but at least one; then look."""
         for done in range(steps):
             if done and self.clock.total >= until:
                 break
-            loss = self.step(loss_of)
-        measured = look()  # whose time may count
+            loss = self.step()
+        measured = self.look()  # whose time may count
         for name, value in zip(self.curve, (self.steps, self.clock.total, loss.item(), *measured), strict=True):
             self.curve[name].append(value)

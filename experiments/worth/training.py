@@ -61,12 +61,8 @@ class Learner:
         with torch.no_grad():
             self.network.weight.copy_(normal(generator, *self.network.weight.shape) / data**0.5)
             self.network.bias.zero_()
-        self.course = Course(self.network.parameters(), LEARNING_RATE)
+        self.course = Course(self.network.parameters(), LEARNING_RATE, self._loss)
         self.cosines: list[Tensor] = []  # one for each look, (batch,)
-
-    def step(self) -> None:
-        """One step of training."""
-        self.course.step(self._loss)
 
     def look(self) -> float:
         """The loss; and the cosines of the problems' gradients with the exact ones are kept."""
@@ -106,15 +102,15 @@ def train_family(settings: Settings, label: str, seed: int, tick: Tick) -> tuple
 def in_turns(learners: dict[str, Learner], settings: Settings) -> dict[str, list[float]]:
     """Train the exact rule for some steps, then each of the others for as long as that took, and so on; the losses."""
     losses: dict[str, list[float]] = {name: [learner.look()] for name, learner in learners.items()}
-    exact, clock = learners["exact"], learners["exact"].course.clock
+    exact = learners["exact"].course
     for _ in range(LOOKS):
-        end = clock.total + settings.seconds / LOOKS
+        end = exact.clock.total + settings.seconds / LOOKS
         for _ in range(max(1, settings.steps // LOOKS)):
-            if clock.total < end:
+            if exact.clock.total < end:
                 exact.step()
         for name, learner in learners.items():
-            while learner.course.clock.total < clock.total:
-                learner.step()
+            while learner.course.clock.total < exact.clock.total:
+                learner.course.step()
             losses[name].append(learner.look())
     return losses
 

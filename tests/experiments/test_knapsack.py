@@ -106,7 +106,7 @@ def test_all_begin_with_least_squares_and_keep_the_best() -> None:
         learner = Learner(method, 0.01, task, model)
         assert learner.least == task.regret(model, "validation")
         before = learner.model.detach().clone()
-        learner.advance(2)
+        learner.course.advance(2)
         assert not torch.equal(learner.model, before)
         assert learner.least <= task.regret(model, "validation")
         assert learner.least == task.regret(learner.best, "validation")

@@ -121,7 +121,7 @@ def train_seed(settings: Settings, name: str, seed: int, tick: Tick) -> tuple[di
         for done in range(0, settings.steps, settings.every):
             for learner in learners.values():  # in turns, so that the machine slows all of them alike
                 learner.course.slow_down(done / settings.steps)
-                learner.advance(min(settings.every, settings.steps - done))
+                learner.course.advance(min(settings.every, settings.steps - done))
             tick(done / settings.steps)
         results, drives = zip(*_results(task, learners), strict=True)
     words = ", ".join(f"{one['method']} {one['cost']:.3f}" for one in results)
@@ -137,7 +137,7 @@ class Learner:
         self.logarithms = task.guess.log().requires_grad_()
         layer = task.regulator if method == REGULATOR else task.planner
         self.layer = layer.with_gradient(CHEAP) if method == CHEAP else layer
-        self.course = Course([self.logarithms], task.settings.learning_rate, ("held_out",))
+        self.course = Course([self.logarithms], task.settings.learning_rate, self._loss, self._look, ("held_out",))
         self._loss().backward()  # what layers record when they are first called is no part of training
         self.course.clock = type(self.course.clock)()
 
@@ -145,10 +145,6 @@ class Learner:
     def parameters(self) -> Tensor:
         """Weights and length."""
         return self.logarithms.detach().exp()
-
-    def advance(self, steps: int) -> None:
-        """Train for some steps, and look at what is held out."""
-        self.course.advance(steps, self._loss, self._look)
 
     def _look(self) -> tuple[float]:
         with torch.no_grad():
