@@ -13,7 +13,7 @@ from declarative.recording import Recordings
 from problems import Layer
 from problems.reference import MissingReferenceError
 
-from ..shared.stated_twice import Case, all_cases
+from ..shared.reference_cases import Case, all_cases
 from .peers import TIGHT_PEER, MissingPeerError
 from .rows import Comparison, Pair, Study, Target
 from .timing import Side, both

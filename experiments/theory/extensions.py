@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from declarative.theory.extensions import (
 from declarative.theory.propositions import expected_curvature, worst_case
 
 from ..shared.inputs import normal
+from .simulation import both_gradients, quantile
 
 ACTIVE, WEIGHTED, SINGULAR = "active inequalities", "B B' not a multiple of I", "singular H"
 SIZES = ((6, 2), (12, 4))  # m and the number of rows
@@ -67,19 +67,15 @@ class Posed:
 
     def gradients(self, v: Tensor) -> tuple[Tensor, Tensor]:  # (count, m) -> (count, n) each
         """The exact gradient and that of ``curvature``, for many incoming ones."""
-        x = self.x.expand(len(v), -1).clone().requires_grad_()
-        exact, cheap = (
-            torch.autograd.grad(self.node.with_gradient(rule)(x), x, v)[0] for rule in ("exact", "curvature")
-        )
-        return exact, cheap
+        return both_gradients(self.node, self.x, "curvature", v)
 
 
 def simulate_extensions(samples: int, seed: int, level: float) -> list[Extension]:
     """All of them; the intervals have this joint level."""
     generator = torch.Generator().manual_seed(seed)
     posed = [one for m, p in SIZES for one in poses(generator, m, p)]
-    quantile = NormalDist().inv_cdf(1 - (1 - level) / (2 * len(posed)))
-    return [row for one in posed for row in (expectation(one, samples, generator, quantile), extreme(one))]
+    factor = quantile(level, len(posed))
+    return [row for one in posed for row in (expectation(one, samples, generator, factor), extreme(one))]
 
 
 def poses(generator: torch.Generator, m: int, p: int) -> Iterator[Posed]:
@@ -112,7 +108,7 @@ def pose(result: str, H: Tensor, A: Tensor, B: Tensor, active: int, null: Tensor
     return Posed(result, node, x, node.derivatives(x.unsqueeze(0)), null)
 
 
-def expectation(posed: Posed, samples: int, generator: torch.Generator, quantile: float) -> Extension:
+def expectation(posed: Posed, samples: int, generator: torch.Generator, factor: float) -> Extension:
     """For H^+ v ~ N(0, I) on the range of H, and any other part."""
     d, null, m = posed.derivatives, posed.null, posed.derivatives.H.shape[-1]
     w = normal(generator, samples, m)
@@ -126,7 +122,7 @@ def expectation(posed: Posed, samples: int, generator: torch.Generator, quantile
         SINGULAR: lambda: expected_singular(d.H, posed.rows),
     }[posed.result]()
     bounds = expected_weighted_bounds(d.H, posed.rows, gram) if posed.result == WEIGHTED else None
-    half = quantile * products.std().item() / samples**0.5
+    half = factor * products.std().item() / samples**0.5
     return _row(posed, "E[g'g_hat]", predicted, bounds, products.mean().item(), half)
 
 
