@@ -20,8 +20,8 @@ from ..shared.inputs import normal
 from ..shared.iteration import conjugate_gradients
 from ..shared.jobs import Tick
 from ..shared.timing import timed
+from .backward import Complement, backward, flat, pull
 from .transport import transport_complement
-from .watching import Complement, backward, flat, pull
 
 STEPS = 30
 BATCH = 4

@@ -81,7 +81,7 @@ class Application:
 
     def jobs(self, args: argparse.Namespace) -> Sequence[Job]:
         """The pieces that are not trained yet; none if all is finished with these settings."""
-        if not args.force and self._kept(args) is not None:
+        if not args.force and self._finished(args) is not None:
             print(f"{self.name}: finished before, kept (--force redoes it)")
             return []
         return open_pieces(self._pieces(args), args.force)
@@ -89,7 +89,7 @@ class Application:
     def finish(self, args: argparse.Namespace) -> int:
         """Join the pieces, keep the record with its tables and pictures, and print what it comes to."""
         results = [piece.result() for piece in self._pieces(args)]
-        record = self._kept(args) if None in results else self.save(self._place(args), self._chosen(args), results)
+        record = self._finished(args) if None in results else self.save(self._place(args), self._chosen(args), results)
         assert record is not None  # what was not kept was trained
         print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
         print(f"Results are in {self._place(args)}; 'python -m experiments report' makes a page of them.")
@@ -129,7 +129,7 @@ class Application:
     def _read(self, place: Path) -> Record | None:
         return read_json(place / f"{self.name}.json")
 
-    def _kept(self, args: argparse.Namespace) -> Record | None:
+    def _finished(self, args: argparse.Namespace) -> Record | None:
         """The record if it has these settings."""
         record = self._read(self._place(args))
         return record if record is not None and record["settings"] == as_json(self._chosen(args)) else None

@@ -21,7 +21,7 @@ from experiments.bench.layers import PLOT, transport_memory
 from experiments.bench.peers import MissingPeerError, Peers
 from experiments.bench.rows import Comparison, Growth, Pair, Point, Row, Run, Target, slope
 from experiments.bench.timing import Side, difference, measure
-from experiments.bench.version_worker import made
+from experiments.bench.version_worker import call_of
 from experiments.shared.drawing import LIGHT
 from experiments.shared.files import read_csv as read
 from experiments.shared.inputs import Draw
@@ -207,7 +207,7 @@ def test_a_commit_that_is_none_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["SimplexProjection", "OptimalTransport, 1.0", "sphere, called", "simplex, default"])
 def test_what_versions_are_asked_for_solves_its_problem(name: str) -> None:
-    y = made(name)()
+    y = call_of(name)()
     sums = {"sphere": y.square().sum(-1)}.get(name.split(",")[0], y.flatten(1).sum(-1))
     assert (sums - 1).abs().max() < 1e-12
 
@@ -281,12 +281,12 @@ def test_a_text_that_no_claim_contains_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_a_warm_start_is_measured_in_iterations_and_time() -> None:
-    rows = list(warm.Slowly(4, 2, 1e-4).rows(Run("", 0.0, 1)))
+    rows = list(warm.WarmStart(4, 2, 1e-4).rows(Run("", 0.0, 1)))
     assert [row.unit for row in rows] == ["iterations", "iterations", "ms", "ms"]
     assert len({row.claim for row in rows}) == 4
     assert rows[0].ours_value < rows[0].other_value
     assert all(row.difference < 1e-9 for row in rows[2:])
-    assert not list(warm.Slowly(4, 2, 1e-4).rows(Run("transport", 0.0, 1)))
+    assert not list(warm.WarmStart(4, 2, 1e-4).rows(Run("transport", 0.0, 1)))
 
 
 @pytest.mark.parametrize("kind", sizes.CASES)
