@@ -7,7 +7,7 @@ that they define.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,12 @@ from .simulation import both_gradients, quantile
 ACTIVE, WEIGHTED, SINGULAR = "active inequalities", "B B' not a multiple of I", "singular H"
 SIZES = ((6, 2), (12, 4))  # m and the number of rows
 CLOSE = 1e-6  # of a worst case that is found, relative
+# The expectation and the worst case, of H, A with the active rows, and B B'.
+PREDICTIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    ACTIVE: (lambda H, A, _: expected_curvature(H, A), lambda H, A, _: worst_case(H, A)),
+    WEIGHTED: (lambda *of: expected_weighted(*of), lambda *of: weighted_worst_case(*of)),
+    SINGULAR: (lambda H, A, _: expected_singular(H, A), lambda H, A, _: singular_worst_case(H, A)),
+}
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,7 @@ def expectation(posed: Posed, samples: int, generator: torch.Generator, factor: 
     g, g_hat = posed.gradients(v)
     products = (g * g_hat).sum(-1)
     gram = d.B @ d.B.mT
-    predicted = {
-        ACTIVE: lambda: expected_curvature(d.H, posed.rows),
-        WEIGHTED: lambda: expected_weighted(d.H, posed.rows, gram),
-        SINGULAR: lambda: expected_singular(d.H, posed.rows),
-    }[posed.result]()
+    predicted = PREDICTIONS[posed.result][0](d.H, posed.rows, gram)
     bounds = expected_weighted_bounds(d.H, posed.rows, gram) if posed.result == WEIGHTED else None
     half = factor * products.std().item() / samples**0.5
     return _row(posed, "E[g'g_hat]", predicted, bounds, products.mean().item(), half)
@@ -136,14 +138,10 @@ def extreme(posed: Posed) -> Extension:
     form = basis.mT @ d.H[0] @ g @ g_hat.mT @ d.H[0] @ basis
     factor = torch.linalg.cholesky(basis.mT @ gram @ basis)
     inner = torch.linalg.solve(factor, torch.linalg.solve(factor, (form + form.mT) / 2).mT)
-    predicted = {
-        ACTIVE: lambda: worst_case(d.H, posed.rows),
-        WEIGHTED: lambda: weighted_worst_case(d.H, posed.rows, d.B @ d.B.mT),
-        SINGULAR: lambda: singular_worst_case(d.H, posed.rows),
-    }[posed.result]()
+    predicted = PREDICTIONS[posed.result][1](d.H, posed.rows, gram.unsqueeze(0))
     bounds = None
     if posed.result == WEIGHTED:
-        bounds = torch.ones(1, dtype=torch.float64), weighted_upper_bound(d.H, d.B @ d.B.mT)
+        bounds = torch.ones(1, dtype=torch.float64), weighted_upper_bound(d.H, gram.unsqueeze(0))
     found = 1 - torch.linalg.eigvalsh((inner + inner.mT) / 2)[0].item()
     return _row(posed, "worst case", predicted, bounds, found, CLOSE * abs(found))
 
