@@ -1,7 +1,8 @@
 """The bundled experiments and their command line.
 
 Each room is a folder: ``paper`` (the eight panels), ``theory`` (propositions by simulation), ``compare`` (against
-independent layers), ``bench`` (speed), ``applications`` (sorting and deciding), ``worth`` (what approximations save and
-cost), ``certificate`` (proofs of descent). All stand on ``shared``; ``report`` makes one page of what they have left;
+independent layers), ``bench`` (speed), ``field`` (every library on the same problems), ``applications`` (sorting,
+deciding, packing, control), ``worth`` (what approximations save and cost), ``certificate`` (proofs of descent). All
+stand on ``shared``; ``report`` makes one page of what they have left;
 ``cli`` is the command line. Imports go from cli to report to rooms to shared.
 """

@@ -9,10 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .applications import distributed
-from .applications.control import CONTROL
-from .applications.decision import DECISION
-from .applications.knapsack import KNAPSACK
-from .applications.sorting import SORTING
 from .bench import run as bench
 from .certificate import run as certificate
 from .compare import run as compare
@@ -21,20 +17,15 @@ from .paper import run as paper
 from .paper import store
 from .paper.claims import AGAIN
 from .paper.panels import PANELS
-from .report.build import write_page
+from .report.build import APPLICATIONS, write_page
 from .shared.application import FULL
 from .shared.jobs import Experiment, JobError, positive, run_jobs
 from .shared.machine import cores
 from .theory import run as theory
-from .worth import WORTH
 
 EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "run": (paper, "train the panels with every gradient rule"),
-    "sorting": (SORTING, "learn to sort handwritten digits with every gradient rule"),
-    "decision": (DECISION, "learn to allocate treatment, through the decision or in two stages"),
-    "knapsack": (KNAPSACK, "learn what to pack, through the choice, by a surrogate or in two stages"),
-    "control": (CONTROL, "learn from plans what they are for, with the control at its limit"),
-    "worth": (WORTH, "what each approximation of the gradient saves and costs, over families of layers"),
+    **{application.name: (application, application.help) for application in APPLICATIONS},
     "certificate": (certificate, "proofs that a cheap gradient descends: is one false, and do they pay?"),
     "theory": (theory, "the paper's propositions against simulation"),
     "compare": (compare, "check the layers against independent ones"),
@@ -42,16 +33,10 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
 }
 ALL = {  # and what makes each of them quick
     "run all --dtype both": "--repeats 1 --iterations 3",
-    "sorting": "--quick",
-    "decision": "--quick",
-    "knapsack": "--quick",
-    "control": "--quick",
-    "worth": "--quick",
-    "certificate": "--quick",
+    **dict.fromkeys([*(application.name for application in APPLICATIONS), "certificate"], "--quick"),
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
-APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
 MORE_REPEATS = ("run", *AGAIN, *["--repeats", "40", "--rules", "exact", "unconstrained"])
 INTERRUPTED = 130  # what shells report for Ctrl-C
 

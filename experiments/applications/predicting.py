@@ -13,10 +13,9 @@ from torch import Tensor
 
 from declarative import Rule
 
-from ..shared.clock import Clock
 from ..shared.jobs import Tick
 from ..shared.rules import cheap_share
-from .course import Course
+from ..shared.training import Clock, Course
 
 RULES = ("exact", "unconstrained", "adaptive")
 TWO_STAGE = "two-stage"  # least squares, and the choice comes after
@@ -92,9 +91,9 @@ class Learner(abc.ABC):
     ) -> None:
         self.method, self.task, self.gradient = method, task, gradient
         self.model = model.clone().requires_grad_()
-        self.course = Course([self.model], learning_rate, ("validation_regret",))
+        self.course = Course([self.model], learning_rate, self.loss, self._look, ("validation_regret",))
         self.generator = torch.Generator().manual_seed(task.seed + 1)
-        self.kept, self.least = model, least
+        self.best, self.least = model, least
 
     @abc.abstractmethod
     def loss(self) -> Tensor:
@@ -104,15 +103,12 @@ class Learner(abc.ABC):
         """A batch of ``count`` examples: their numbers."""
         return torch.randint(count, (self.task.settings.batch,), generator=self.generator)
 
-    def advance(self, steps: int) -> None:
-        """Train for some steps, look at the validation part, and keep the model if it is the best so far."""
-        self.course.advance(steps, self.loss, self._look)
-
     def _look(self) -> tuple[float]:
+        """The regret in validation; the model is kept if it is the best so far."""
         with self.course.clock.running():  # the choice of a model is a part of its training
             regret = self.task.regret(self.model, "validation")
         if regret < self.least:
-            self.kept, self.least = self.model.detach().clone(), regret
+            self.best, self.least = self.model.detach().clone(), regret
         return (regret,)
 
 
@@ -122,7 +118,7 @@ def train(candidates: Mapping[str, Sequence[Learner]], settings: Settings, tick:
     for i in range(rates):
         for done in range(0, settings.steps, settings.every):
             for learners in candidates.values():
-                learners[i].advance(settings.every)
+                learners[i].course.advance(settings.every)
             tick((i + done / settings.steps) / rates)
     return [best_of(learners) for learners in candidates.values()]
 
@@ -133,4 +129,4 @@ def best_of(learners: Sequence[Learner]) -> dict[str, Any]:
     clocks = [learner.course.clock for learner in learners]
     clock = Clock(*(math.fsum(getattr(one, name) for one in clocks) for name in ("forward", "backward", "total")))
     more = {"cheap_share": cheap_share(best.gradient), "curve": best.course.curve}
-    return best.task.result(best.method, best.kept, clock, **more)
+    return best.task.result(best.method, best.best, clock, **more)

@@ -9,29 +9,28 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from ..shared.drawing import BLUE, GREEN, LIGHT, ORANGE, PURPLE, SKY, VERMILION, legend, on_canvas, plain
+from ..shared.drawing import COLOURS, LIGHT, Picture, Theme, legend, plain
 from .layers import CHEAP, EXACT, FORWARD, PLOT
 from .rows import FITTED, Point, slope
 
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, LIGHT.ink)
-LOOKS = tuple((*look, style) for style in ("-", "--") for look in zip(COLOURS, "osD^vP*", strict=True))
-SIZE, DPI = (6.0, 4.6), 110
+LOOKS = tuple((*look, style) for style in ("-", "--") for look in zip((*COLOURS, LIGHT.ink), "osD^vP*", strict=True))
+SIZE = (6.0, 4.6)
 
 
-def draw(points: Sequence[Point]) -> dict[str, bytes]:
-    """A picture for each plot with at least two sizes, as PNG, by name."""
-    found = {}
+def pictures(points: Sequence[Point]) -> list[Picture]:
+    """One for each plot with at least two sizes."""
+    found = []
     for plot in dict.fromkeys(point.plot for point in points):
         mine = [point for point in points if point.plot == plot]
         if len({point.size for point in mine}) > 1:
             name = plot.replace(" ", "-")
-            found[name] = on_canvas(partial(_times, plot, mine), SIZE, dpi=DPI)
+            found.append(Picture(name, SIZE, partial(_times, plot, mine)))
             if plot == PLOT and {EXACT, CHEAP, FORWARD} <= {point.side for point in mine}:
-                found[f"{name}-savings"] = on_canvas(partial(_savings, mine), SIZE, dpi=DPI)
+                found.append(Picture(f"{name}-savings", SIZE, partial(_savings, mine)))
     return found
 
 
-def _times(plot: str, points: Sequence[Point], figure: Figure) -> None:
+def _times(plot: str, points: Sequence[Point], figure: Figure, theme: Theme) -> None:
     ax = figure.subplots()
     ax.set_title(f"{plot}\nforward and backward, unless the name says otherwise", fontsize=11)
     for i, (side, sizes, values) in enumerate(_lines(points)):
@@ -41,10 +40,10 @@ def _times(plot: str, points: Sequence[Point], figure: Figure) -> None:
     ax.set_yscale("log")
     ax.set_ylabel("ms of processor time")
     legend(ax, title=f"slope: the largest {FITTED} sizes", title_fontsize=9)
-    _finish(ax, points)
+    _finish(ax, points, theme)
 
 
-def _savings(points: Sequence[Point], figure: Figure) -> None:
+def _savings(points: Sequence[Point], figure: Figure, theme: Theme) -> None:
     """Exact over unconstrained, and over forward alone."""
     ax = figure.subplots()
     ax.set_title("transport n x n\nwhat the cheap gradient saves of forward and backward", fontsize=11)
@@ -53,11 +52,11 @@ def _savings(points: Sequence[Point], figure: Figure) -> None:
     for (side, words), (colour, marker, _) in zip(named.items(), LOOKS, strict=False):
         ratios = [exact[n] / lines[side][n] for n in exact]
         ax.plot(list(exact), ratios, color=colour, marker=marker, linewidth=1.8, label=words)
-    ax.axhline(1, color=LIGHT.ink, linewidth=1)
+    ax.axhline(1, color=theme.ink, linewidth=1)
     ax.set_ylim(bottom=0)
     ax.set_ylabel("ratio of times")
     legend(ax)
-    _finish(ax, points)
+    _finish(ax, points, theme)
 
 
 def _lines(points: Sequence[Point]) -> list[tuple[str, list[int], list[float]]]:
@@ -70,11 +69,11 @@ def _lines(points: Sequence[Point]) -> list[tuple[str, list[int], list[float]]]:
     return lines
 
 
-def _finish(ax: Any, points: Sequence[Point]) -> None:
+def _finish(ax: Any, points: Sequence[Point], theme: Theme) -> None:
     sizes = sorted({point.size for point in points})
     ax.set_xscale("log")
     ax.set_xticks(sizes)
     ax.xaxis.set_major_formatter(ScalarFormatter())
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("n")
-    plain(ax)
+    plain(ax, theme)

@@ -1,4 +1,4 @@
-"""The process in which jaxopt is timed: it takes requests from its input and answers on its output, as JSON.
+"""The process in which jaxopt is timed.
 
 A request with a place is for the projection onto the sphere of what is saved there: it compiles forward and backward,
 saves the gradient, and answers a number. A request for the time of that number answers the seconds of one call.
@@ -6,16 +6,16 @@ saves the gradient, and answers a number. A request for the time of that number 
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..shared.processes import serve
+from ..shared.timing import timed
 
 TIGHT = 1e-12
 
@@ -53,19 +53,17 @@ def main() -> None:
 
     jax.config.update("jax_enable_x64", True)
     calls: list[Callable[[], Any]] = []
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "place" in request:
-            place = Path(request["place"])
-            inputs = np.load(place / "inputs.npz")
-            calls.append(compiled(inputs["x"], inputs["v"], request["solver"]))
-            np.save(place / "gradient.npy", np.asarray(calls[-1]()))
-            answer: float = len(calls) - 1
-        else:
-            start = time.process_time()  # not by our timing module, which brings torch with it
-            calls[request["time"]]()
-            answer = time.process_time() - start
-        print(json.dumps(answer), flush=True)
+
+    def answer(request: dict[str, Any]) -> float:
+        if "time" in request:
+            return timed(calls[request["time"]])[0]
+        place = Path(request["place"])
+        inputs = np.load(place / "inputs.npz")
+        calls.append(compiled(inputs["x"], inputs["v"], request["solver"]))
+        np.save(place / "gradient.npy", np.asarray(calls[-1]()))
+        return len(calls) - 1
+
+    serve(answer)
 
 
 if __name__ == "__main__":

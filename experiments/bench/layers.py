@@ -12,10 +12,9 @@ from problems import Eigenvectors, OptimalTransport, QuadraticProgram
 
 from ..shared.inputs import Draw
 from .baselines import sinkhorn, sinkhorn_cholesky
-from .nodes import both
 from .peers import TIGHT_PEER, cvxpylayers, moreau, pot, qpth
 from .rows import Comparison, Growth, Memory, Pair, Sides, Study, Target
-from .timing import Side
+from .timing import Side, both, forward
 
 GAMMA = 10.0
 TIGHT = 64 * torch.finfo(torch.float64).eps  # the layer's own, of a marginal, relative
@@ -41,7 +40,7 @@ def studies(quick: bool) -> Iterator[Study]:
     if not quick:
         yield transport(1000, 1, gamma=1.0)
         yield transport(300, 1, gamma=100.0)
-    yield Memory(20 if quick else 2000, Target() if quick else Target(at_most=10))
+    yield transport_memory(20 if quick else 2000)
     for gamma in (1.0,) if quick else (1.0, 10.0):
         yield small_transport(*(3, 2) if quick else (10, 10), gamma)
     yield eigenvectors_backward(*(6, 2) if quick else (200, 10))
@@ -64,11 +63,11 @@ def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Compa
     sides: Sides = {
         EXACT: both(layer, (M,), v),
         CHEAP: both(layer.with_gradient("unconstrained"), (M,), v),
-        FORWARD: partial(forward, layer, M),
-        "Sinkhorn, forward": partial(forward, lambda M: sinkhorn(M, gamma, TIGHT)[0], M),
+        FORWARD: forward(layer, (M,)),
+        "Sinkhorn, forward": forward(lambda M: sinkhorn(M, gamma, TIGHT)[0], (M,)),
         "Sinkhorn, Cholesky": both(partial(sinkhorn_cholesky, gamma=gamma, tolerance=TIGHT), (M,), v),
         "unrolled Sinkhorn, autograd": unrolled,
-        f"{FORWARD} to {LOOSE:g}": partial(forward, OptimalTransport(gamma, tolerance=LOOSE), M),
+        f"{FORWARD} to {LOOSE:g}": forward(OptimalTransport(gamma, tolerance=LOOSE), (M,)),
         f"POT, forward to {LOOSE:g}": lambda: pot(M, gamma, LOOSE),
     }
     claim = f"transport {n} x {n}, batch {batch}, gamma {gamma:g}"
@@ -86,10 +85,11 @@ def transport(n: int, batch: int, plot: str = "", gamma: float = GAMMA) -> Compa
     return Comparison(sides, pairs, plot, n)
 
 
-def forward(layer: Callable[[Tensor], Tensor], M: Tensor) -> Side:
-    """Without a gradient."""
-    M = M.detach()
-    return Side(lambda: (layer(M),))
+def transport_memory(n: int) -> Memory:
+    """In units of the plan."""
+    claim, plan = f"transport {n} x {n}: memory of forward and backward", 8 * n**2 / 1e6
+    names = "peak above the inputs", "the plan"
+    return Memory(claim, "transport", n, names, lambda: plan, Target(at_most=10), lambda _: "a fresh process")
 
 
 def small_transport(n: int, batch: int, gamma: float) -> Comparison:

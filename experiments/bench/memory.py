@@ -5,16 +5,15 @@ It prints the bytes by which forward and backward together rise above what is in
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from problems import OptimalTransport
 
 from ..shared.inputs import Draw
+from ..shared.memory import peak, reset_peak
 from ..shared.trajectories import PENDULUM, flat
 
 Work = Callable[[], object]
@@ -41,21 +40,9 @@ def rise(kind: str, size: int) -> int:
     torch.set_num_threads(1)
     KINDS[kind](3)()  # loads what is loaded late
     work = KINDS[kind](size)
-    before = _status("VmRSS")
+    before = reset_peak()
     work()
-    return _status("VmHWM") - before
-
-
-def _status(name: str) -> int:
-    """Bytes in use, or at most in use so far.
-
-    Linux hands ``ru_maxrss`` on from the process that started this one: it is used only where there is no better.
-    """
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-    return int(lines[name].split()[0]) * 1024
+    return peak() - before
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from ..shared.inputs import Draw, normal
 from .baselines import dense_node, kkt_matrix, kkt_solve
 from .peers import TIGHT_PEER, Peers, cvxpylayers, qpth
 from .rows import Comparison, Growth, Pair, Sides, Study, Target
-from .timing import Side
+from .timing import Side, both
 
 JAX_SOLVERS = ("normal cg", "gmres")  # the KKT matrix is indefinite: conjugate gradients need its square
 recorded = partial(DeclarativeNode, record=True)  # warm from the second call on, as it is in a training loop
@@ -37,21 +37,6 @@ def studies(quick: bool, peers: Peers) -> Iterator[Study]:
     yield equality_qp(*(4, 2, 4) if quick else (100, 20, 64))
     for batch in (4,) if quick else (10, 64):
         yield inequalities(batch, *(3, 2) if quick else (8, 6))
-
-
-def both(function: Callable[..., Tensor], xs: tuple[Tensor, ...], v: Tensor) -> Callable[[], Side]:
-    """Forward and backward to all inputs that require a gradient."""
-    wanted = [x for x in xs if x.requires_grad]
-
-    def side() -> Side:
-        def run() -> Sequence[Tensor]:
-            return torch.autograd.grad(function(*xs), wanted, v)
-
-        if isinstance(function, DeclarativeNode):
-            run()  # the call that records is no measure of the others
-        return Side(run)
-
-    return side
 
 
 def newton_against_scipy(batch: int, m: int = 20, p: int = 5) -> Comparison:

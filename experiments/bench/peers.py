@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +16,8 @@ from torch import Tensor
 from problems import Layer
 from problems.reference import MissingReferenceError, reference
 
-from .timing import ONE_THREAD, Side
+from ..shared.processes import Worker
+from .timing import Side
 
 TIGHT_PEER = "cvxpylayers at tight settings, which its gradient needs"
 
@@ -98,42 +95,27 @@ class Peers:
     """
 
     def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
+        self.worker: Worker | None = None
 
     def __enter__(self) -> Peers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process is not None:
-            self.process.communicate()
+        if self.worker is not None:
+            self.worker.close()
 
     def jaxopt(self, x: Tensor, v: Tensor, solver: str) -> Side:
         """Forward and backward with one of its linear solvers; the process is started when it is needed first."""
-        self.process = self.process or _start_jaxopt()
+        worker = self.worker = self.worker or _start_jaxopt()
         with tempfile.TemporaryDirectory() as place:
             np.savez(Path(place) / "inputs.npz", x=x.detach().numpy(), v=v.numpy())
-            key = ask(self.process, {"place": place, "solver": solver})
+            key = worker.ask({"place": place, "solver": solver})
             result = torch.from_numpy(np.load(Path(place) / "gradient.npy"))
-        process = self.process
-        return Side(lambda: (result,), clock=lambda: float(ask(process, {"time": key})))
+        return Side(lambda: (result,), clock=lambda: float(worker.ask({"time": key})))
 
 
-def _start_jaxopt() -> subprocess.Popen[str]:
+def _start_jaxopt() -> Worker:
     for name in ("jax", "jaxopt"):
         if importlib.util.find_spec(name) is None:
             raise MissingPeerError(f"{name} is not installed")
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    words = [sys.executable, "-W", "ignore", "-m", "experiments.bench.jax_worker"]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-
-
-def ask(process: subprocess.Popen[str], request: dict[str, Any]) -> Any:
-    """The answer of a process to a request."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    print(json.dumps(request), file=process.stdin, flush=True)
-    answer = process.stdout.readline()
-    if not answer:
-        raise RuntimeError("a process that was to be timed has ended; what it said is above.")
-    return json.loads(answer)
+    return Worker("-m", "experiments.bench.jax_worker")

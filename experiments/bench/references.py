@@ -13,11 +13,10 @@ from declarative.recording import Recordings
 from problems import Layer
 from problems.reference import MissingReferenceError
 
-from ..shared.stated_twice import Case, all_cases
-from .nodes import both
+from ..shared.reference_cases import Case, all_cases
 from .peers import TIGHT_PEER, MissingPeerError
 from .rows import Comparison, Pair, Study, Target
-from .timing import Side
+from .timing import Side, both
 
 BATCHES = {10: (1.0, 2.0), 128: (10.0, 10.0)}  # how many times as fast nodes are, called and recorded
 OTHER = "cvxpylayers"

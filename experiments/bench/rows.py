@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from ..shared.processes import output_of
 from .peers import MissingPeerError
-from .timing import BUDGET, ONE_THREAD, TURNS, Side, Timed, difference, measure
+from .timing import BUDGET, TURNS, Side, Timed, difference, measure
 
 NAN = float("nan")
 CLOSE = 1e-6  # gradients that differ more than this, relatively, are told apart in a note
@@ -39,6 +37,9 @@ class Target:
             return "skipped"
         good = ratio >= self.at_least if self.at_least is not None else ratio <= (self.at_most or 0.0)
         return "yes" if good else "MISSED"
+
+
+NO_TARGET = Target()
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Pair:
     claim: str
     ours: str
     other: str
-    target: Target = field(default_factory=Target)
+    target: Target = NO_TARGET
     note: str = ""
     slower: str = ""  # the reason, where ours is the slower one
     share: bool = False  # is the ratio our share of the other's time, or how many times as long the other takes?
@@ -162,7 +163,7 @@ class Growth:
     claim: str
     plot: str
     side: str
-    target: Target = field(default_factory=Target)
+    target: Target = NO_TARGET
 
     def rows(self, run: Run) -> Iterator[Row]:
         mine = sorted((one.size, one.ms) for one in run.points if (one.plot, one.side) == (self.plot, self.side))
@@ -182,23 +183,24 @@ def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 def memory_of(kind: str, size: int) -> float:
     """The megabytes that forward and backward take at most, in a process of their own."""
-    words = [sys.executable, "-m", "experiments.bench.memory", kind, str(size)]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-    return int(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout) / 1e6
+    return int(output_of("experiments.bench.memory", kind, size)) / 1e6
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What forward and backward of optimal transport take at most, in a process of their own."""
+    """What forward and backward take at most, in a process of their own, beside another number of megabytes."""
 
+    claim: str
+    kind: str  # of problem
     size: int
+    names: tuple[str, str]
+    other: Callable[[], float]
     target: Target
+    note: Callable[[float], str]  # of the megabytes
 
     def rows(self, run: Run) -> Iterator[Row]:
-        claim = f"transport {self.size} x {self.size}: memory of forward and backward"
-        if run.only not in claim:
+        if run.only not in self.claim:
             return
-        taken = memory_of("transport", self.size)
-        plan, names = 8 * self.size**2 / 1e6, ("peak above the inputs", "the plan")
-        ratio, of, note = taken / plan, "ours / other", "a fresh process"
-        yield Row.of_values(claim, names, (taken, plan), ratio, of, self.target, note, "MB")
+        taken, other = memory_of(self.kind, self.size), self.other()
+        rest = taken / other, "ours / other", self.target, self.note(taken), "MB"
+        yield Row.of_values(self.claim, self.names, (taken, other), *rest)

@@ -16,6 +16,7 @@ from itertools import chain
 
 from declarative.reports.table import as_html, as_text
 
+from ..shared.drawing import write_pictures
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
 from . import figures, layers, nodes, references, sparse, versions, warm
@@ -54,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out / "bench"
     write_items(out / "bench.csv", Row, rows)
     write_items(out / "growth.csv", Point, plan.points)
-    for name, content in figures.draw(plan.points).items():
-        write(out / f"{name}.png", content)
+    write_pictures(out, figures.pictures(plan.points), dpi=110)
     write(out / "bench.html", piece(rows))
     print(f"{summary(rows)} Written to {out}.")
     return 0

@@ -6,11 +6,6 @@ python -m experiments.bench.sizes [--quick] prints the table of the documentatio
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -19,7 +14,9 @@ from torch import Tensor
 from declarative import DeclarativeNode
 from problems import EntropicSimplex, OptimalTransport, QuadraticProgram
 
-from .timing import ONE_THREAD
+from ..shared.memory import peak, reset_peak
+from ..shared.processes import output_of
+from ..shared.timing import timed
 
 REPEATS = 3
 
@@ -68,52 +65,39 @@ def costs(batch: int, size: int) -> tuple[Tensor, ...]:
     return (torch.rand(batch, side, side, dtype=torch.float64),)
 
 
-CASES: dict[str, tuple[Callable[[int], Callable[..., Tensor]], Callable[[int, int], tuple[Tensor, ...]]]] = {
-    "own node, dense, an equality": (dense, normal),
-    "own node, dense, bounds": (bounded, normal),
-    "own node, neighbours only, inequalities": (chain, normal),
-    "`QuadraticProgram`, m inequalities": (lambda _: QuadraticProgram(), program),
-    "`OptimalTransport(10)`": (lambda _: OptimalTransport(10.0), costs),
-    "`EntropicSimplex()`, a closed form": (lambda _: EntropicSimplex(), normal),
-}
-SIZES = {
-    "own node, dense, an equality": ((10, 1), (10, 256), (100, 1), (100, 64), (500, 1)),
-    "own node, dense, bounds": ((10, 1), (10, 256), (100, 1), (100, 64), (500, 1)),
-    "own node, neighbours only, inequalities": ((100, 1), (1000, 1), (1000, 16), (10_000, 1)),
-    "`QuadraticProgram`, m inequalities": ((10, 256), (100, 1), (100, 64)),
-    "`OptimalTransport(10)`": ((100, 64), (10_000, 1), (250_000, 1)),
-    "`EntropicSimplex()`, a closed form": ((100, 64), (10_000, 64)),
+Sizes = tuple[tuple[int, int], ...]  # unknowns and batch
+DENSE: Sizes = ((10, 1), (10, 256), (100, 1), (100, 64), (500, 1))
+CASES: dict[str, tuple[Callable[[int], Callable[..., Tensor]], Callable[[int, int], tuple[Tensor, ...]], Sizes]] = {
+    "own node, dense, an equality": (dense, normal, DENSE),
+    "own node, dense, bounds": (bounded, normal, DENSE),
+    "own node, neighbours only, inequalities": (chain, normal, ((100, 1), (1000, 1), (1000, 16), (10_000, 1))),
+    "`QuadraticProgram`, m inequalities": (lambda _: QuadraticProgram(), program, ((10, 256), (100, 1), (100, 64))),
+    "`OptimalTransport(10)`": (lambda _: OptimalTransport(10.0), costs, ((100, 64), (10_000, 1), (250_000, 1))),
+    "`EntropicSimplex()`, a closed form": (lambda _: EntropicSimplex(), normal, ((100, 64), (10_000, 64))),
 }
 
 
 def measure(kind: str, size: int, batch: int) -> tuple[float, float, float]:
     """Milliseconds forward and backward, megabytes above what was there before; in this process."""
-    make, inputs = CASES[kind]
+    make, inputs, _ = CASES[kind]
     torch.manual_seed(0)
     layer, xs = make(size), [x.clone().requires_grad_() for x in inputs(batch, size)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reset_peak()
     forward = backward = float("inf")
     for _ in range(REPEATS):
-        begin = time.process_time()
-        y = layer(*xs)
-        middle = time.process_time()
-        y.square().sum().backward()
-        forward, backward = min(forward, middle - begin), min(backward, time.process_time() - middle)
-    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
-    return 1e3 * forward, 1e3 * backward, taken
+        ahead, y = timed(lambda: layer(*xs))
+        back, _ = timed(y.square().sum().backward)
+        forward, backward = min(forward, ahead), min(backward, back)
+    return 1e3 * forward, 1e3 * backward, (peak() - before) / 1e6
 
 
 def table(quick: bool) -> str:
     """In Markdown."""
     lines = ["| problem | unknowns | batch | forward, ms | backward, ms | memory, MB |", "|---|---|---|---|---|---|"]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-    for kind, sizes in SIZES.items():
+    for kind, (_, _, sizes) in CASES.items():
         for size, batch in sizes[:1] if quick else sizes:
-            words = [sys.executable, "-m", "experiments.bench.sizes", "--one", kind, str(size), str(batch)]
-            run = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
-            figures = " | ".join(
-                f"{float(one):.2g}" if float(one) < 10 else f"{float(one):.0f}" for one in run.stdout.split()
-            )
+            found = output_of("experiments.bench.sizes", "--one", kind, size, batch)
+            figures = " | ".join(f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in map(float, found.split()))
             lines.append(f"| {kind} | {size:,} | {batch} | {figures} |")
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from declarative import DeclarativeNode
 
 from ..shared.trajectories import MODELS, PENDULUM, Model, flat
-from .rows import Comparison, Growth, Pair, Row, Run, Sides, Study, Target, memory_of
+from .rows import NO_TARGET, Comparison, Growth, Memory, Pair, Sides, Study, Target, memory_of
 from .sparse_peers import differences, ipopt, piqp, pounce
-from .timing import Side
+from .timing import Side, both, forward
 
 IPOPT, POUNCE, PIQP = "CasADi + IPOPT, one by one", "pounce", "piqp"
 CALLED, RECORDED, COMPILED = "called", "recorded", "compiled"
@@ -40,7 +40,7 @@ def studies(quick: bool, compiled: bool = False) -> Iterator[Study]:
     for steps in (4, 8) if quick else (30, 100, 300, 1000, 3000):
         yield growth(steps)
     yield Growth("pendulum, forward and backward: growth with T", PLOT, BOTH, Target(at_most=1.15))
-    yield HorizonMemory(*(8, 60) if quick else (300, 3000))
+    yield horizon_memory(*(8, 60) if quick else (300, 3000))
     yield program("chain", *chain(40 if quick else 100_000))
     yield program("total variation", *total_variation(40 if quick else 10_000))
 
@@ -51,11 +51,14 @@ def layer(model: Model, steps: int, record: Any) -> Any:
     return model.layer(steps, structure="sparse", record=record)
 
 
-def solved(model: Model, steps: int, initial: Tensor, record: Any) -> Side:
-    """Ours, forward alone."""
-    one = layer(model, steps, record)
-    one(initial)  # the call that records is no measure of the others
-    return Side(lambda: (flat(one(initial)),))
+def ours(model: Model, steps: int, initial: Tensor, record: Any) -> Side:
+    """Forward alone."""
+    return forward(layer(model, steps, record), (initial,), flat)()
+
+
+def ours_with_gradient(model: Model, steps: int, initial: Tensor, v: Tensor) -> Side:
+    """Recorded, forward and backward."""
+    return both(layer(model, steps, True), (initial,), v, flat)()
 
 
 def one_by_one(model: Model, steps: int, initial: Tensor) -> Side:
@@ -69,7 +72,7 @@ def horizon(model: Model, steps: int, batch: int, compiled: bool) -> Comparison:
     initial = model.initial(batch)
     modes = {CALLED: False, RECORDED: True, **({COMPILED: "inductor"} if compiled else {})}
     sides: Sides = {
-        **{name: partial(solved, model, steps, initial, record) for name, record in modes.items()},
+        **{name: partial(ours, model, steps, initial, record) for name, record in modes.items()},
         IPOPT: partial(one_by_one, model, steps, initial),
         POUNCE: partial(pounce, model, steps, initial),
     }
@@ -88,20 +91,10 @@ def gradient(model: Model, steps: int, batch: int) -> Comparison:
     v = torch.randn(batch, steps * (model.size + 1), generator=torch.Generator().manual_seed(0), dtype=initial.dtype)
     names = "forward and backward", "differences of IPOPT's solutions"
     sides: Sides = {
-        names[0]: lambda: both(layer(model, steps, True), initial, v),
+        names[0]: partial(ours_with_gradient, model, steps, initial, v),
         names[1]: lambda: Side(partial(differences, ipopt(model, steps), initial.detach(), v)),
     }
     return Comparison(sides, [Pair(f"{model.name}, T = {steps}, batch {batch}, gradient", *names)])
-
-
-def both(one: Callable[[Tensor], dict[str, Tensor]], initial: Tensor, v: Tensor) -> Side:
-    """Forward and backward."""
-
-    def run() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(flat(one(initial)), initial, v)
-
-    run()
-    return Side(run)
 
 
 def growth(steps: int) -> Comparison:
@@ -109,7 +102,7 @@ def growth(steps: int) -> Comparison:
     initial = PENDULUM.initial(1)
     v = torch.ones(1, 3 * steps, dtype=initial.dtype)
     sides: Sides = {
-        BOTH: lambda: both(layer(PENDULUM, steps, True), initial.clone().requires_grad_(), v),
+        BOTH: partial(ours_with_gradient, PENDULUM, steps, initial.clone().requires_grad_(), v),
         IPOPT: partial(one_by_one, PENDULUM, steps, initial),
     }
     target = Target(at_most=3) if steps == 3000 else Target()
@@ -117,21 +110,11 @@ def growth(steps: int) -> Comparison:
     return Comparison(sides, [Pair(claim, BOTH, IPOPT, target, note, share=True, same=False)], PLOT, steps)
 
 
-@dataclass(frozen=True)
-class HorizonMemory:
-    """What forward and backward take at most over two horizons, each in a process of its own."""
-
-    short: int
-    long: int
-    target: Target = field(default_factory=Target)
-
-    def rows(self, run: Run) -> Iterator[Row]:
-        claim = f"pendulum, T = {self.long}: memory of forward and backward"
-        if run.only not in claim:
-            return
-        values = memory_of("pendulum", self.long), memory_of("pendulum", self.short)
-        names, note = ("peak above the start", f"T = {self.short}"), f"{1e3 * values[0] / self.long:.2g} kB a step"
-        yield Row.of_values(claim, names, values, values[0] / values[1], "ours / other", self.target, note, "MB")
+def horizon_memory(short: int, long: int) -> Memory:
+    """Over two horizons."""
+    claim, names = f"pendulum, T = {long}: memory of forward and backward", ("peak above the start", f"T = {short}")
+    other, note = partial(memory_of, "pendulum", short), lambda taken: f"{1e3 * taken / long:.2g} kB a step"
+    return Memory(claim, "pendulum", long, names, other, NO_TARGET, note)
 
 
 # Quadratic programs: functions of torch, and the same as matrices.
@@ -148,10 +131,12 @@ class Quadratic:
     low: Any
     high: Any
 
+    def found(self, y: Any) -> Tensor:
+        entries: Tensor = y["u"] if isinstance(y, dict) else y
+        return entries
+
     def ours(self, x: Tensor) -> Tensor:
-        y = self.node(x)
-        found: Tensor = y["u"] if isinstance(y, dict) else y
-        return found
+        return self.found(self.node(x))
 
     def others(self, solve: Callable[..., Any], x: Tensor) -> Tensor:
         found = solve(self.P, self.c(x[0].numpy()), self.G, self.low, self.high)
@@ -202,7 +187,7 @@ def program(name: str, problem: Quadratic, x: Tensor) -> Comparison:
     direction[:, LOCAL:] = 0.0  # along a direction that changes all samples, some constraint changes its mind at once
     wanted = x.clone().requires_grad_()
 
-    def ours() -> tuple[Tensor, ...]:
+    def gradient() -> tuple[Tensor, ...]:
         return torch.autograd.grad(problem.ours(wanted), wanted, v)
 
     def solutions(solve: Callable[..., Any]) -> tuple[Tensor, ...]:
@@ -212,15 +197,11 @@ def program(name: str, problem: Quadratic, x: Tensor) -> Comparison:
         ahead, behind = (problem.others(solve, x + sign * NUDGE * direction) for sign in (1, -1))
         return ((v * (ahead - behind)).sum() / (2 * NUDGE),)
 
-    def forward() -> Side:
-        problem.ours(x)  # the call that records is no measure of the others
-        return Side(lambda: (problem.ours(x),))
-
     solves = "two solutions by piqp"
     sides: Sides = {
-        FORWARD: forward,
+        FORWARD: forward(problem.node, (x,), problem.found),
         PIQP: lambda: Side(partial(solutions, piqp())),
-        BOTH: lambda: Side(ours, check=lambda: ((ours()[0] * direction).sum(),)),
+        BOTH: lambda: Side(gradient, check=lambda: ((gradient()[0] * direction).sum(),)),
         solves: lambda: Side(partial(slope, piqp())),
     }
     pairs = [

@@ -6,20 +6,24 @@ it does not count what others do, and a side that uses more threads than it is t
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from declarative import DeclarativeNode
+
+from ..shared.timing import no_collections, timed
+
 BURST = 0.02  # seconds of calls of one side before it is the other's turn
 BUDGET = 1.5  # seconds for a comparison, if the least number of turns fits in
 TURNS = 4  # at least
+Of = Callable[[Any], Tensor]  # which part of what a layer returns
 LONG = 4.0  # a call of more seconds than this is not repeated: what its first call adds is not seen in it
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # for processes that are started
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,24 @@ class Side:
     run: Callable[[], Sequence[Tensor]]  # is timed; what it returns is compared with that of the other side
     check: Callable[[], Sequence[Tensor]] | None = None  # is compared instead, where that does not return it
     clock: Callable[[], float] | None = None  # the seconds of one call, where this process cannot measure them
+
+
+def both(function: Callable[..., Any], xs: Sequence[Tensor], v: Tensor, of: Of = lambda y: y) -> Callable[[], Side]:
+    """Builds a side: forward and backward from v to all inputs that require a gradient, of a tensor of the result."""
+    wanted = [x for x in xs if x.requires_grad]
+    return partial(_warm, function, lambda: torch.autograd.grad(of(function(*xs)), wanted, v))
+
+
+def forward(function: Callable[..., Any], xs: Sequence[Tensor], of: Of = lambda y: y) -> Callable[[], Side]:
+    """Builds a side: forward, without a gradient."""
+    inputs = [x.detach() for x in xs]
+    return partial(_warm, function, lambda: (of(function(*inputs)),))
+
+
+def _warm(function: Callable[..., Any], run: Callable[[], Sequence[Tensor]]) -> Side:
+    if isinstance(function, DeclarativeNode):
+        run()  # the call that records is no measure of the others
+    return Side(run)
 
 
 @dataclass(frozen=True)
@@ -43,13 +65,11 @@ def measure(sides: Mapping[str, Side], budget: float = BUDGET, turns: int = TURN
     """The shortest time of each side, all sides in turns: for so many seconds, and at least so many turns."""
     results, best = {}, {}
     for name, side in sides.items():
-        start = time.process_time()
-        results[name] = side.run()
-        first = time.process_time() - start
+        first, results[name] = timed(side.run)
         best[name] = first if first > LONG else float("inf")
     todo = [name for name, known in best.items() if known == float("inf")]
     began, done = time.perf_counter(), 0
-    with _no_collections():
+    with no_collections():
         while todo and (done < turns or time.perf_counter() - began < budget):
             for name in todo:
                 best[name] = min(best[name], _burst(sides[name]))
@@ -68,27 +88,9 @@ def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 
 def _burst(side: Side) -> float:
     """The shortest of as many calls as fit into a burst, at least one."""
-    clock = side.clock or (lambda: seconds(side.run))
+    clock = side.clock or (lambda: timed(side.run)[0])
     start, best = time.perf_counter(), float("inf")
     while True:
         best = min(best, clock())
         if time.perf_counter() - start > BURST:
             return best
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """What one call takes."""
-    start = time.process_time()
-    function()
-    return time.process_time() - start
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """No garbage collection in the middle of a call."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

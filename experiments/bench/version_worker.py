@@ -15,7 +15,7 @@ from typing import Any
 N, BATCH = 10, 10
 
 
-def made(name: str) -> Callable[[], Any]:
+def call_of(name: str) -> Callable[[], Any]:
     """A call, by a name such as ``sphere, called``; forward alone unless it says ``with gradient``."""
     import torch
 
@@ -54,7 +54,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             if "name" in request:
-                call = calls[request["name"]] = made(request["name"])
+                call = calls[request["name"]] = call_of(request["name"])
                 answer: Any = call().tolist()
             else:
                 start = time.process_time()

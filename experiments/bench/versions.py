@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from .peers import MissingPeerError, ask
+from ..shared.processes import Worker
+from .peers import MissingPeerError
 from .rows import Comparison, Pair, Sides, Study, Target
-from .timing import ONE_THREAD, Side
+from .timing import Side
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -56,18 +55,18 @@ def _pair(commit: str, ours: str, other: str, least: float | None = None) -> Pai
     return Pair(claim, f"{ours} now", f"{other} then", Target(at_least=least))
 
 
-def _sides(now: subprocess.Popen[str], before: subprocess.Popen[str], names: Sequence[str]) -> Sides:
+def _sides(now: Worker, before: Worker, names: Sequence[str]) -> Sides:
     versions = {"now": now, "then": before}
     pairs = [(name, word) for name in names for word in versions]
     return {f"{name} {word}": partial(_side, versions[word], name) for name, word in pairs}
 
 
-def _side(process: subprocess.Popen[str], name: str) -> Side:
-    found = ask(process, {"name": name})
+def _side(worker: Worker, name: str) -> Side:
+    found = worker.ask({"name": name})
     if isinstance(found, str):
         raise MissingPeerError(f"that version does not know it ({found})")
     result = torch.tensor(found, dtype=torch.float64)
-    return Side(lambda: (result,), clock=lambda: float(ask(process, {"time": name})))
+    return Side(lambda: (result,), clock=lambda: float(worker.ask({"time": name})))
 
 
 def _unpack(commit: str, folder: Path) -> None:
@@ -84,12 +83,11 @@ def _unpack(commit: str, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _version(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _version(folder: Path) -> Iterator[Worker]:
     """A process that finds its packages in the folder of a version first; its own file is not among them."""
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": str(folder)}
-    pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory() as beside:
-        words = [sys.executable, "-W", "ignore", shutil.copy(HERE / "version_worker.py", beside)]
-        with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder) as process:
-            yield process
-            process.communicate()
+        worker = Worker(str(shutil.copy(HERE / "version_worker.py", beside)), folder=folder, path=folder)
+        try:
+            yield worker
+        finally:
+            worker.close()

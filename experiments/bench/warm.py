@@ -19,7 +19,7 @@ CHANGES = (1e-2, 1e-3, 1e-4)  # of the inputs from one problem to the next, rela
 
 
 @dataclass(frozen=True)
-class Slowly:
+class WarmStart:
     """A program with m unknowns, an equality, 2m inequalities and bounds, solved before and after a change."""
 
     size: int
@@ -75,4 +75,4 @@ def _program(size: int) -> DeclarativeNode:
 def studies(quick: bool) -> Iterator[Study]:
     """From small changes to large ones."""
     for change in CHANGES:
-        yield Slowly(4, 2, change) if quick else Slowly(20, 32, change)
+        yield WarmStart(4, 2, change) if quick else WarmStart(20, 32, change)

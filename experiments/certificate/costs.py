@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,9 @@ from problems import OptimalTransport
 from ..shared.inputs import normal
 from ..shared.iteration import conjugate_gradients
 from ..shared.jobs import Tick
+from ..shared.timing import timed
+from .backward import Complement, backward, flat, pull
 from .transport import transport_complement
-from .watching import Complement, backward, flat, pull
 
 STEPS = 30
 BATCH = 4
@@ -90,9 +90,9 @@ def measure(label: str, quick: bool, tick: Tick) -> tuple[dict[str, Any], str]:
     found: dict[str, Any] = {}
 
     def look(point: Point, v: Tensor, wanted: Sequence[int]) -> None:
-        exact, g = timed(lambda: pull(RULES["exact"], point, v, wanted))
-        cheap, g_hat = timed(lambda: pull(RULES["unconstrained"], point, v, wanted))
-        proof, certificate = timed(lambda: certify(point, v, g_hat, wanted, family.complement(point), steps=STEPS))
+        exact, g = shortest(lambda: pull(RULES["exact"], point, v, wanted))
+        cheap, g_hat = shortest(lambda: pull(RULES["unconstrained"], point, v, wanted))
+        proof, certificate = shortest(lambda: certify(point, v, g_hat, wanted, family.complement(point), steps=STEPS))
         taken = certificate.steps.tolist()
         instead = instead_of(family.complement(point), point, v, wanted, flat(g))
         decided = [float((certificate.decided & (certificate.steps <= k)).double().mean()) for k in range(STEPS + 1)]
@@ -127,11 +127,6 @@ def instead_of(complement: SchurComplement, point: Point, v: Tensor, wanted: Seq
     return cosines
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The seconds of the processor that it takes, and its result."""
-    times = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        result = work()
-        times.append(time.process_time() - began)
-    return min(times), result
+def shortest(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The seconds of the processor that it takes at least, and its result."""
+    return min((timed(work) for _ in range(REPEATS)), key=lambda one: one[0])

@@ -17,8 +17,8 @@ from problems import OptimalTransport
 from ..shared.inputs import normal
 from ..shared.jobs import Tick
 from ..shared.rules import counted_warnings
+from .backward import Certified, Complement, backward
 from .transport import transport_complement
-from .watching import Complement, Seen, backward
 
 CHEAP = ("unconstrained", "curvature", "identity")
 BATCH = 100
@@ -105,7 +105,7 @@ def judge(kind: Kind, seed: int) -> dict[str, dict[str, int]]:
 
     def look(point: Point, v: Tensor, wanted: Sequence[int]) -> None:
         for rule in CHEAP:
-            few, many = (Seen.at(point, v, wanted, rule, kind.complement, steps=steps) for steps in (FEW, MANY))
+            few, many = (Certified.at(point, v, wanted, rule, kind.complement, steps=steps) for steps in (FEW, MANY))
             found[rule] = {
                 "nodes": len(v),
                 "early": int(few.certificate.decided.sum()),

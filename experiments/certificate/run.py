@@ -10,10 +10,11 @@ from typing import Any
 
 from declarative.reports.table import as_html, as_text
 
+from ..shared.drawing import write_pictures
 from ..shared.files import csv_text, write
 from ..shared.jobs import Job, Piece, discard_pieces, open_pieces, positive
 from .costs import families, measure
-from .figures import draw
+from .figures import picture
 from .nodes import BATCH, KINDS, MANY, search
 
 NODES = 10_000
@@ -52,7 +53,7 @@ def finish(args: argparse.Namespace) -> int:
     tables = ((FOUND, [list(map(str, row.values())) for row in found]), (COSTS, [cost_line(row) for row in costs]))
     for name, (head, rows) in zip(("nodes", "costs"), tables, strict=True):
         write(place / f"{name}.csv", csv_text(head, rows))
-    write(place / "certificate.png", draw(costs))
+    write_pictures(place, [picture(costs)])
     said = sentences(found, costs)
     items = "".join(f"<li>{line}</li>" for line in said)
     write(place / "certificate.html", f"<ul>{items}</ul>\n" + "\n".join(as_html(*table) for table in tables[::-1]))

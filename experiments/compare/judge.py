@@ -17,7 +17,7 @@ from torch import Tensor
 from declarative import DeclarativeNode
 from declarative.reports.comparison import ComparisonReport, Difference, gradient_floor
 
-from ..shared.stated_twice import Case
+from ..shared.reference_cases import Case
 
 TOLERANCE = 5e-6  # relative, to cvxpylayers
 FINITE_TOLERANCE = 1e-7  # to finite differences

@@ -18,7 +18,7 @@ from problems.reference import MissingReferenceError, load
 
 from ..shared.files import as_json, item_table, write, write_items
 from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces, positive
-from ..shared.stated_twice import all_cases
+from ..shared.reference_cases import all_cases
 from .judge import TOLERANCE, Row, Speed, judge_case, speed_of
 
 FAST = 100  # what the speed-up of transport is held against

@@ -130,7 +130,6 @@ class Convex:
     parameters: Sequence[Any]
     variable: Any
     values: Callable[[Mapping[str, Any]], Sequence[Any]]  # of the inputs as tensors: those of the parameters
-    geometric: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,14 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from ..shared.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Picture, Theme, legend, on_canvas, plain
+from ..shared.drawing import COLOURS, Picture, Theme, legend, plain
 from .families import FAMILIES
 from .libraries import LIBRARIES
 from .rows import Row
 from .verdicts import LEVELS, MAIN, fastest
 
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = "osD^vP*X<>dph8"
 FLOOR = 1e-16  # errors below are drawn there
-SIZE = (11.0, 4.4)
 
 
 def look(library: str) -> dict[str, Any]:
@@ -34,15 +32,16 @@ def picture(family: str, rows: Sequence[Row]) -> Picture:
     title = FAMILIES[family].title
     return Picture(
         family,
+        (11.0, 4.4),
+        partial(_draw, mine, FAMILIES[family].ordered),
         f"{title}: time against size, and accuracy against time",
         f"Left: the fastest accurate use of each library ({MAIN}; hollow where it has none). Right: every use of each, "
         "one batch: down is more accurate, left is faster.",
-        lambda theme, dpi: on_canvas(partial(_draw, mine, theme, FAMILIES[family].ordered), SIZE, theme=theme, dpi=dpi),
         wide=True,
     )
 
 
-def _draw(rows: Sequence[Row], theme: Theme, ordered: bool, figure: Figure) -> None:
+def _draw(rows: Sequence[Row], ordered: bool, figure: Figure, theme: Theme) -> None:
     left, right = figure.subplots(1, 2)
     _growth(left, rows, ordered)
     _accuracy(right, rows)

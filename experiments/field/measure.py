@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..shared.memory import peak, reset_peak
+from ..shared.timing import no_collections, timed
 from .cases import Answer, Case, Forward, Solved
 
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 LEAST, MOST = 3, 25  # repeats
 SHARE = 0.2  # of the time limit, after which nothing is repeated again
 ALMOST = 0.9  # of the time limit, within which a repeat must be expected to end
@@ -40,10 +39,10 @@ class Times:
 
 def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[Times, Answer]:
     """Call once, then repeat for so many seconds, and at least so many times if the limit allows it."""
-    before = _reset_peak()
+    before = reset_peak()
     with _listening() as said:
         first, solved, gradients = _once(forward)
-    memory = _peak() - before
+    memory = peak() - before
     answer = Answer(
         np.asarray(solved.y).reshape(case.batch, -1),
         {name: np.asarray(gradients[name]) for name in case.inputs},
@@ -51,14 +50,12 @@ def measure(forward: Forward, case: Case, budget: float, limit: float) -> tuple[
         next(iter(said), ""),
     )
     pairs: list[tuple[float, float]] = []
-    gc.collect()
-    gc.disable()
-    began = time.perf_counter()
-    last = sum(first)
-    while len(pairs) < MOST and _goes_on(len(pairs), time.perf_counter() - began, last, budget, limit):
-        pairs.append(_once(forward)[0])
-        last = sum(pairs[-1])
-    gc.enable()
+    with no_collections():
+        began = time.perf_counter()
+        last = sum(first)
+        while len(pairs) < MOST and _goes_on(len(pairs), time.perf_counter() - began, last, budget, limit):
+            pairs.append(_once(forward)[0])
+            last = sum(pairs[-1])
     seconds = np.array(pairs or [first])
     of_forward, of_backward = np.median(seconds, 0).tolist()
     low, high = np.quantile(seconds.sum(-1), [0.25, 0.75]).tolist()
@@ -83,35 +80,7 @@ def _listening() -> Iterator[list[str]]:
     said += [" ".join(line.split())[:200] for line in lines if DOUBT.search(line)]
 
 
-def _once(forward: Callable[[], Solved]) -> tuple[tuple[float, float], Solved, Any]:
-    start = time.process_time()
-    solved = forward()
-    middle = time.process_time()
-    gradients = solved.backward()
-    return (middle - start, time.process_time() - middle), solved, gradients
-
-
-def _reset_peak() -> int:
-    """Bytes in use now; the peak is counted from here on."""
-    try:
-        RESET.write_text("5")
-    except OSError:
-        return _peak()
-    return in_use("VmRSS")
-
-
-def _peak() -> int:
-    return in_use("VmHWM")
-
-
-def in_use(name: str) -> int:
-    """Bytes, by a name of Linux; zero elsewhere."""
-    if not STATUS.exists():
-        return 0
-    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
-    return int(lines[name].split()[0]) * 1024
-
-
-def as_record(times: Times) -> dict[str, float]:
-    """For JSON."""
-    return asdict(times)
+def _once(forward: Forward) -> tuple[tuple[float, float], Solved, Any]:
+    ahead, solved = timed(forward)
+    back, gradients = timed(solved.backward)
+    return (ahead, back), solved, gradients

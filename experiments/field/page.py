@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from html import escape
 
 from ..shared import machine
+from ..shared.files import number_text
 from ..shared.html import badge, bullets, page, table, themed
-from .cells import ALLOWANCE, LONGER, TRACED, Plan
+from .cells import ALLOWANCE, LONGER
+from .digests import processor
 from .families import FAMILIES
 from .figures import picture
 from .judge import WRONG_GRADIENT, WRONG_SOLUTION
 from .libraries import LIBRARIES
 from .measure import LEAST, MOST
+from .plan import TRACED, Plan
 from .rows import Row
-from .sources import of_machine
 from .verdicts import LEVELS, MAIN, OURS, Standing, contests, criteria, standings, verdict
 
 HEAD = (
@@ -78,13 +80,13 @@ def _introduction(rows: Sequence[Row], plan: Plan) -> str:
         "<p><b>A quick run: small sizes, to see that it works. The figures mean little.</b></p>" if plan.quick else ""
     )
     shapes, libraries = len({row.shape for row in rows}), len({row.library for row in rows})
-    unasked = sum(not row.asked for row in rows)
-    open_cells = f"<p><b>{unasked} cells are not measured; the table says why.</b></p>" if unasked else ""
+    missing = sum(not row.attempted for row in rows)
+    open_cells = f"<p><b>{missing} cells are not measured; the table says why.</b></p>" if missing else ""
     return f"""<p>A differentiable optimisation layer solves an optimisation problem forward, and differentiates its
 solution backward. Here {libraries} libraries (<i>ours</i> is the one this page comes with) meet the same {shapes}
 batches of problems, {len(rows)} cells in all. Each answer is held against a solution and a gradient that were computed
 independently. Cells are measured one after the other, on one thread of a machine with {about["machine"]["cores"]} cores
-({escape(of_machine())}) that others may use meanwhile: times are those of the processor, not of the clock.</p>{quick}
+({escape(processor())}) that others may use meanwhile: times are those of the processor, not of the clock.</p>{quick}
 {open_cells}<section id="verdict"><h2>Verdict</h2>{_criteria(rows)}
 <p>A library <i>wins</i> a batch of problems if it is fastest, forward and backward together, among those that solve
 every problem of it with gradients {MAIN} (relative, the worst of the batch).</p>{_summary(rows)}</section>"""
@@ -109,9 +111,9 @@ def _standing(one: Standing | None) -> str:
     if one is None:
         return "<td></td>"
     shown = f"{one.slower:.3g} &times;" if one.accurate else "&ndash;"
-    best = one.accurate and one.fastest == one.asked
+    best = one.accurate and one.fastest == one.attempted
     silent = f'<small class="wrong">{one.silent} wrong</small>' if one.silent else ""
-    count = f"<small>{one.accurate} of {one.asked}</small>"
+    count = f"<small>{one.accurate} of {one.attempted}</small>"
     return f'<td><span class="{"best" if best else ""}">{shown}</span>{count}{silent}</td>'
 
 
@@ -136,8 +138,8 @@ def _summary(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys(row.family for row in rows):
         found = [verdict(name, rows, level) for level in LEVELS.values()]
         worst = min(found[0].lost, key=lambda one: one.factor, default=None)
-        told = "" if worst is None else worst.short
-        lines.append([FAMILIES[name].title, FAMILIES[name].kind, *(one.summary for one in found), told])
+        loss = "" if worst is None else worst.short
+        lines.append([FAMILIES[name].title, FAMILIES[name].kind, *(one.summary for one in found), loss])
     return table(["family", "kind", *(f"ours, {name}" for name in LEVELS), "our worst loss"], lines)
 
 
@@ -182,8 +184,8 @@ def _headline(family: str, rows: Sequence[Row]) -> str:
     mine = {library: one for (name, library), one in standings(rows).items() if name == family and one.fastest}
     total = len({row.shape for row in rows if row.family == family})
     ordered = sorted(mine.items(), key=lambda one: -one[1].fastest)
-    told = ", ".join(f"{library} in {one.fastest}" for library, one in ordered)
-    return f"Fastest {MAIN}, of {total} batches: {told or 'nobody is that accurate'}."
+    winners = ", ".join(f"{library} in {one.fastest}" for library, one in ordered)
+    return f"Fastest {MAIN}, of {total} batches: {winners or 'nobody is that accurate'}."
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -208,17 +210,15 @@ def _line(row: Row) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        empty = value != value
-        shown = "" if empty else f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
-        return f'<td data-value="{"" if empty else value!r}">{shown}</td>'
+        return f'<td data-value="{"" if value != value else value!r}">{number_text(value)}</td>'
     return f'<td data-value="{escape(str(value))}">{escape(str(value))}</td>'
 
 
 def _uses() -> str:
     lines = [
-        [library.name, library.version or ("written here" if library.installed else "not installed"), name, told]
+        [library.name, library.version or ("written here" if library.installed else "not installed"), name, use]
         for library in LIBRARIES.values()
-        for name, told in library.variants.items()
+        for name, use in library.variants.items()
     ]
     shown = table(["library", "version", "use", "how"], lines)
     return f'<section id="libraries"><h2>How each library is used</h2>{shown}</section>'

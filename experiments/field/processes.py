@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from .apart import PATIENCE
+from ..shared.processes import Worker, WorkerEndedError
+from .forked import PATIENCE
 
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "NUMBA_NUM_THREADS")
 STARTING, SLACK = 120.0, 60.0  # seconds on the wall: to import a library, and beyond what a cell may take
-XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 class Processes:
@@ -23,58 +16,29 @@ class Processes:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._running: dict[str, Worker] = {}
 
     def ask(self, library: str, request: dict[str, Any]) -> dict[str, Any]:
         """What the library answers; a process that has ended is said so, and a new one serves the next request."""
-        process = self._running.get(library)
-        if process is None:
-            process = self._running[library] = self._start(library)
-            if "ready" not in _read(process, STARTING):
-                self._discard(library)
-                return {"error": "it could not be imported; its log says why"}
-        assert process.stdin is not None
-        answer = {}
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(request), file=process.stdin, flush=True)
-            answer = _read(process, PATIENCE * request["limit"] + SLACK)
-        if not answer:
-            self._discard(library)
-            return {"error": "its process has ended, or hung"}
+        error = "it could not be imported; its log says why"
+        try:
+            if library not in self._running:
+                self._running[library] = self._start(library)
+                self._running[library].ask({"load": library}, STARTING)
+            error = "its process has ended, or hung"
+            answer: dict[str, Any] = self._running[library].ask(request, PATIENCE * request["limit"] + SLACK)
+        except WorkerEndedError:
+            self._running.pop(library).kill()
+            return {"error": error}
         return answer
 
     def close(self) -> None:
         """End them all."""
-        for process in self._running.values():
-            process.communicate()
+        for worker in self._running.values():
+            worker.close()
         self._running.clear()
 
-    def _discard(self, library: str) -> None:
-        process = self._running.pop(library)
-        process.kill()
-        process.communicate()
-
-    def _start(self, library: str) -> subprocess.Popen[str]:
+    def _start(self, library: str) -> Worker:
         self._logs.mkdir(parents=True, exist_ok=True)
-        threads = {**dict.fromkeys(ONE_THREAD, "1"), "XLA_FLAGS": XLA, "JAX_PLATFORMS": "cpu", "RUST_LOG": "off"}
-        threads["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        words = [sys.executable, "-W", "ignore", "-m", "experiments.field.worker", library]
         with open(self._logs / f"{library}.txt", "w", encoding="utf-8") as log:
-            return subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, **threads},
-            )
-
-
-def _read(process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
-    """A line, if it comes in time; its pipe has nothing else in it, as every question has one answer."""
-    assert process.stdout is not None
-    if not select.select([process.stdout], [], [], seconds)[0]:
-        return {}
-    line = process.stdout.readline()
-    found: dict[str, Any] = json.loads(line) if line else {}
-    return found
+            return Worker("-m", "experiments.field.worker", library, errors=log)

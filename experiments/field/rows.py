@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .cells import Cell, Record
+from .cells import Record
 from .families import FAMILIES
+from .plan import Cell
 
 NAN = float("nan")
-UNASKED = "not measured"  # how the notes begin of what there was no time for
+NOT_MEASURED = "not measured"  # how the notes begin of what there was no time for
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Row:
         return f"{self.library} ({self.variant})"
 
     @property
-    def asked(self) -> bool:
-        """Was there time for it? What was too slow was asked too."""
-        return not self.note.startswith(UNASKED)
+    def attempted(self) -> bool:
+        """Was there time for it? What was too slow was attempted too."""
+        return not self.note.startswith(NOT_MEASURED)
 
     @property
     def timed(self) -> bool:
@@ -76,8 +77,8 @@ def row_of(cell: Cell, record: Record) -> Row | None:
     if "not" in record:
         return None
     if "times" not in record:
-        (kind, told), *_ = record.items()
-        note = f"too slow: not done after {told:g} s" if kind == "timeout" else str(told)
+        (kind, reason), *_ = record.items()
+        note = f"too slow: not done after {reason:g} s" if kind == "timeout" else str(reason)
         return _row(cell, {"loud": cell.batch if kind == "error" else 0, "note": note})
     times, judged = record["times"], record["judgement"]
     seconds = {name: 1e3 * times[name] for name in ("forward", "backward", "low", "high", "first")}

@@ -10,11 +10,12 @@ from pathlib import Path
 from ..shared import machine
 from ..shared.files import write, write_items, write_json
 from ..shared.jobs import Job, discard_pieces
-from .cells import Bench, Plan
+from .cells import Bench
 from .libraries import LIBRARIES
 from .page import build, piece
+from .plan import Plan
 from .processes import Processes
-from .rows import UNASKED, Row, row_of
+from .rows import NOT_MEASURED, Row, row_of
 from .verdicts import criteria
 
 
@@ -76,7 +77,7 @@ def gather(bench: Bench) -> list[Row]:
     """What is measured so far, and what there was no time for."""
     found = []
     for one in bench.pieces():
-        missing = {"skipped": bench.clock.closed(one.cell.library) or UNASKED}
+        missing = {"skipped": bench.time_left.closed(one.cell.library) or NOT_MEASURED}
         row = row_of(one.cell, one.result() or missing)
         found += [] if row is None else [row]
     return found

@@ -58,13 +58,12 @@ class Contest:
         if self.ours is None:
             best = "" if self.other is None else f"; {self.other.name} takes {self.other.total:.3g} ms"
             return f"{place}: ours is not accurate enough or not in time{best}"
+        ours = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms"
         if self.other is None:
             near = self.rough
-            told = "" if near is None else f" ({near.name} takes {near.total:.3g} ms, {near.flaw})"
-            return (
-                f"{place}: nobody else is accurate in time{told}; ours ({self.ours.variant}) {self.ours.total:.3g} ms"
-            )
-        pair = f"ours ({self.ours.variant}) {self.ours.total:.3g} ms, {self.other.name} {self.other.total:.3g} ms"
+            nearest = "" if near is None else f" ({near.name} takes {near.total:.3g} ms, {near.flaw})"
+            return f"{place}: nobody else is accurate in time{nearest}; {ours}"
+        pair = f"{ours}, {self.other.name} {self.other.total:.3g} ms"
         ratio = max(self.factor, 1 / self.factor)
         close = ", within the spread" if self.close else ""
         return f"{place}: {'won' if self.won else 'lost'} {ratio:.3g} times ({pair}{close})"
@@ -74,7 +73,7 @@ def contests(rows: Sequence[Row], level: float) -> list[Contest]:
     """All problems that somebody solves accurately, and that both we and others were asked to solve."""
     found = []
     for shape in dict.fromkeys(row.shape for row in rows):
-        here = [row for row in rows if row.shape == shape and row.asked]
+        here = [row for row in rows if row.shape == shape and row.attempted]
         mine = [row for row in here if row.accurate(level)]
         if mine and len({row.library == OURS for row in here}) == 2:
             ours, others = ([x for x in mine if (x.library == OURS) == us] for us in (True, False))
@@ -101,7 +100,7 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
     """What this library should reach at equal accuracy."""
     found = contests(rows, LEVELS[MAIN])
     silent = sum(row.silent for row in rows if row.library == OURS)
-    ours = [row for row in rows if row.library == OURS and row.asked]
+    ours = [row for row in rows if row.library == OURS and row.attempted]
     return [
         Criterion(
             "no silent failure of ours in any cell", silent == 0 if ours else None, f"{silent} in {len(ours)} cells"
@@ -119,8 +118,8 @@ def _share(words: str, found: Sequence[Contest], least: float, counts: Callable[
     mine = [one for one in found if counts(one)]
     won = sum(one.won for one in mine)
     alone = sum(one.won and one.other is None for one in mine)
-    told = f"; {alone} of them because nobody else is accurate in time" if alone else ""
-    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN}{told})")
+    unopposed = f"; {alone} of them because nobody else is accurate in time" if alone else ""
+    return Criterion(words, won >= least * len(mine) if mine else None, f"{won} of {len(mine)} ({MAIN}{unopposed})")
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,9 @@ def verdict(family: str, rows: Sequence[Row], level: float = LEVELS[MAIN]) -> Ve
 
 @dataclass(frozen=True)
 class Standing:
-    """Of a library in a family: on how many batches it was asked, accurate and fastest, how slow, and how wrong."""
+    """Of a library in a family: on how many batches it was tried, accurate and fastest, how slow, and how wrong."""
 
-    asked: int
+    attempted: int
     accurate: int
     fastest: int
     slower: float  # than the fastest, the geometric mean over the batches where it is accurate; not a number if nowhere
@@ -170,7 +169,7 @@ def standings(rows: Sequence[Row], level: float = LEVELS[MAIN]) -> dict[tuple[st
     """By family and library, each by its fastest accurate use."""
     by_shape: dict[tuple[str, int, int], list[Row]] = {}
     for row in rows:
-        if row.asked:
+        if row.attempted:
             by_shape.setdefault(row.shape, []).append(row)
     found: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for (family, _, _), here in by_shape.items():

@@ -6,43 +6,34 @@ such: neither hurts the next one.
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import sys
 import traceback
 import warnings
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .apart import apart
+from ..shared.memory import in_use
+from ..shared.processes import serve
 from .cases import DoesNotApplyError
 from .families import FAMILIES
+from .forked import run_forked
 from .libraries import LIBRARIES
-from .measure import as_record, in_use, measure
+from .measure import measure
 
 ROOM = 4 * 2**30  # bytes that a cell may take: unrolled loops take what they get
 
 
-def serve(name: str) -> None:
-    """Answer requests until the input ends."""
-    library = LIBRARIES[name]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints goes elsewhere than the answers
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries, for their authors
-        library.load()
-        print(json.dumps({"ready": library.version}), file=answers, flush=True)
-        for line in sys.stdin:
-            print(json.dumps(split_off(name, json.loads(line))), file=answers, flush=True)
-
-
-def split_off(name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a process of its own, or what became of it."""
-    return apart(partial(cell, name, request), request["limit"])
+def answer(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Load the library, or measure a cell in a process of its own; what became of it."""
+    if "load" in request:
+        LIBRARIES[name].load()
+        return {"ready": LIBRARIES[name].version}
+    return run_forked(partial(cell, name, request), request["limit"])
 
 
 def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -52,16 +43,17 @@ def cell(name: str, request: dict[str, Any]) -> dict[str, Any]:
     try:
         case = FAMILIES[request["family"]].make(request["size"], request["batch"], request["seed"])
         forward = LIBRARIES[name].build(case, request["variant"])
-        times, answer = measure(forward, case, request["budget"], request["limit"])
+        times, found = measure(forward, case, request["budget"], request["limit"])
     except DoesNotApplyError as reason:
         return {"not": str(reason)}
     except BaseException as error:  # whatever a library raises is its answer, and a panic in Rust is no Exception
         print(traceback.format_exc(), file=sys.stderr)
         return {"error": f"{type(error).__name__}: {error}"[:400]}
-    arrays: dict[str, Any] = {"y": answer.y, "solved": answer.solved, "warned": answer.warned, **answer.gradients}
+    arrays: dict[str, Any] = {"y": found.y, "solved": found.solved, "warned": found.warned, **found.gradients}
     np.savez(Path(request["place"]), **arrays)
-    return {"times": as_record(times), "warned": answer.warned}
+    return {"times": asdict(times), "warned": found.warned}
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    warnings.simplefilter("ignore")  # of the libraries, for their authors
+    serve(partial(answer, sys.argv[1]))

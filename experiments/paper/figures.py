@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..shared.drawing import LIGHT, STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ..shared.drawing import STYLES, Picture, Theme, draw_runs, legend, plain
 from .curves import Curves
 from .panels import PANELS
 
 
 def picture(curves: Curves, label: str) -> Picture:
-    """The figure for the page."""
+    """The figure, also for the page."""
     alt = f"Learning curves and cosines of {curves.panel} in {label}"
-    return Picture("figure", alt, label, lambda theme, dpi: render(curves, "png", theme, dpi))
+    return Picture("figure", (5.4, 6.0), partial(_draw, curves), alt, label)
 
 
-def render(curves: Curves, kind: str, theme: Theme = LIGHT, dpi: int = 150) -> bytes:
-    """The figure as the content of a ``png`` or ``svg`` file; the same curves give the same file."""
-
-    def draw(figure: Figure) -> None:
-        figure.suptitle(PANELS[curves.panel].title, fontsize=11)
-        above, below = figure.subplots(2, 1, sharex=True)
-        _draw_losses(above, curves)
-        _draw_cosines(below, curves, theme)
-        for ax in (above, below):
-            plain(ax, theme)
-
-    return on_canvas(draw, (5.4, 6.0), kind, theme, dpi, salt=curves.panel)
+def _draw(curves: Curves, figure: Figure, theme: Theme) -> None:
+    figure.suptitle(PANELS[curves.panel].title, fontsize=11)
+    above, below = figure.subplots(2, 1, sharex=True)
+    _draw_losses(above, curves)
+    _draw_cosines(below, curves, theme)
+    for ax in (above, below):
+        plain(ax, theme)
 
 
 def _draw_losses(ax: Any, curves: Curves) -> None:

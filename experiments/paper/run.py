@@ -12,7 +12,8 @@ import torch
 from ..shared.files import as_json
 from ..shared.jobs import Job, Tick, positive
 from ..shared.rules import NAMES
-from . import figures, store
+from . import store
+from .figures import picture
 from .panels import PANELS, find_panels
 from .training import Outcome, Settings, train
 
@@ -45,7 +46,8 @@ class Plan:
     def run(self, tick: Tick) -> str:
         """Train, and keep the curves with their figure."""
         outcome = train(PANELS[self.panel], self.settings, tick)
-        pictures = {f"figure.{kind}": figures.render(outcome.curves, kind) for kind in ("png", "svg")}
+        drawn = picture(outcome.curves, self.settings.dtype)
+        pictures = {f"figure.{kind}": drawn.render(kind=kind) for kind in ("png", "svg")}
         store.save(self.out, self.settings, outcome, pictures)
         return describe(outcome)
 

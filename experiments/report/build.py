@@ -6,6 +6,10 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
+from ..applications.control import CONTROL
+from ..applications.decision import DECISION
+from ..applications.knapsack import KNAPSACK
+from ..applications.sorting import SORTING
 from ..paper import store
 from ..paper.claims import judge_all
 from ..paper.panels import PANELS
@@ -14,9 +18,11 @@ from ..shared import machine
 from ..shared.application import FULL
 from ..shared.files import read_csv, write
 from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
-from .applications import DESCRIPTIONS, application_section
+from ..worth import WORTH
+from .applications import application_section
 from .panels import again, introduction, overview, panel_section, precision
 
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
 TABLES = {  # what other commands leave
     "Does a proof of descent pay?": "certificate",
     "Comparison with independent layers": "compare",
@@ -32,7 +38,7 @@ def write_page(out: Path) -> Path:
         ValueError: neither a panel nor an application is finished there.
     """
     double, single = (store.load(out, dtype) for dtype in store.DTYPES)
-    if not double and not single and not any(application.load(out) for application in DESCRIPTIONS):
+    if not double and not single and not any(application.load(out) for application in APPLICATIONS):
         raise ValueError(f"there are no results in {out} yet: python -m experiments run all --out {out}")
     store.write_tables(out)
     place = out / "index.html"
@@ -51,7 +57,7 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
         *_again(out / FULL),
         *(panel_section(name, double.get(name), single.get(name), verdicts) for name in panels),
         precision(bool(single)),
-        *(application_section(application, application.load(out)) for application in DESCRIPTIONS),
+        *(application_section(application, application.load(out)) for application in APPLICATIONS),
         *_theory(out / "theory"),
         *_other_tables(out),
         _reproduce(both),

@@ -1,1 +1,1 @@
-"""What every room uses: files, jobs over the cores, drawing, random inputs."""
+"""What every room uses: files, jobs over the cores, processes, times, training, drawing, pages, random inputs."""

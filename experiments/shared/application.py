@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from declarative.reports.table import as_text
 
 from . import machine
-from .drawing import Picture
+from .drawing import Picture, write_pictures
 from .files import as_json, csv_text, read_json, write, write_json
 from .jobs import Call, Job, Piece, discard_pieces, open_pieces, positive
 
@@ -50,6 +50,9 @@ class Findings(Protocol):
     def sentences(self, record: Record) -> list[str]:
         """What the numbers say."""
 
+    def describe(self, settings: Record) -> str:
+        """The task, the methods and what is measured, for a page."""
+
     def pictures(self, record: Record) -> list[Picture]:
         """What they look like."""
 
@@ -60,6 +63,7 @@ class Application:
 
     name: str  # of the command, and of the directory
     title: str  # for readers
+    help: str  # for the command line
     seconds: float  # about what a piece takes
     keys: tuple[str, ...]  # what tells the runs of a record apart
     training: Training
@@ -77,7 +81,7 @@ class Application:
 
     def jobs(self, args: argparse.Namespace) -> Sequence[Job]:
         """The pieces that are not trained yet; none if all is finished with these settings."""
-        if not args.force and self._kept(args) is not None:
+        if not args.force and self._finished(args) is not None:
             print(f"{self.name}: finished before, kept (--force redoes it)")
             return []
         return open_pieces(self._pieces(args), args.force)
@@ -85,7 +89,7 @@ class Application:
     def finish(self, args: argparse.Namespace) -> int:
         """Join the pieces, keep the record with its tables and pictures, and print what it comes to."""
         results = [piece.result() for piece in self._pieces(args)]
-        record = self._kept(args) if None in results else self.save(self._place(args), self._chosen(args), results)
+        record = self._finished(args) if None in results else self.save(self._place(args), self._chosen(args), results)
         assert record is not None  # what was not kept was trained
         print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
         print(f"Results are in {self._place(args)}; 'python -m experiments report' makes a page of them.")
@@ -97,8 +101,7 @@ class Application:
         record = {"settings": as_json(settings), **join(results)}
         for title, rows in ((self.name, finals(record["runs"])), ("curves", curves(record["runs"], self.keys))):
             write(place / f"{title}.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
-        for picture in self.findings.pictures(record):
-            write(place / f"{picture.name}.png", picture.render())
+        write_pictures(place, self.findings.pictures(record))
         write_json(place / f"{self.name}.json", {**record, "finished": machine.now(), **machine.describe()})
         discard_pieces(place)
         return record
@@ -126,7 +129,7 @@ class Application:
     def _read(self, place: Path) -> Record | None:
         return read_json(place / f"{self.name}.json")
 
-    def _kept(self, args: argparse.Namespace) -> Record | None:
+    def _finished(self, args: argparse.Namespace) -> Record | None:
         """The record if it has these settings."""
         record = self._read(self._place(args))
         return record if record is not None and record["settings"] == as_json(self._chosen(args)) else None

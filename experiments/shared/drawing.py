@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -12,9 +13,12 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .files import write
+
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 GREY, BROWN = "#8A8A8A", "#8C510A"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 
 @dataclass(frozen=True)
@@ -54,37 +58,32 @@ DARK = Theme("#17191c", "#e6e6e6", "#3a3d42")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that is yet to be drawn, as PNG."""
+    """A figure that is yet to be drawn."""
 
     name: str  # of its file
-    alt: str  # what it shows, for those who cannot see it
-    caption: str
-    draw: Callable[[Theme, int], bytes]  # of the theme and the dots per inch: the content of the file
+    size: tuple[float, float]  # inches
+    draw: Callable[[Figure, Theme], None]  # into an empty figure
+    alt: str = ""  # what it shows, for those who cannot see it
+    caption: str = ""
     wide: bool = False  # has it a line of its own?
 
-    def render(self, theme: Theme = LIGHT, dpi: int = 150) -> bytes:
-        """The content of the file."""
-        return self.draw(theme, dpi)
+    def render(self, theme: Theme = LIGHT, dpi: int = 150, kind: str = "png") -> bytes:
+        """The content of a ``png`` or ``svg`` file; the same drawing gives the same file."""
+        inked = ("axes.edgecolor", "text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+        options: Any = {"font.size": 11, "svg.hashsalt": self.alt, **dict.fromkeys(inked, theme.ink)}
+        with mpl.rc_context(options):
+            figure = Figure(figsize=self.size, layout="constrained", facecolor=theme.paper)
+            FigureCanvasAgg(figure)  # no pyplot: nothing global, no display
+            self.draw(figure, theme)
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        return file.getvalue()
 
 
-def on_canvas(
-    draw: Callable[[Figure], None],
-    size: tuple[float, float],
-    kind: str = "png",
-    theme: Theme = LIGHT,
-    dpi: int = 150,
-    salt: str = "",
-) -> bytes:
-    """What is drawn into a figure of this size, as the content of a file; the same drawing gives the same file."""
-    inked = ("axes.edgecolor", "text.color", "axes.labelcolor", "xtick.color", "ytick.color")
-    options: Any = {"font.size": 11, "svg.hashsalt": salt, **dict.fromkeys(inked, theme.ink)}
-    with mpl.rc_context(options):
-        figure = Figure(figsize=size, layout="constrained", facecolor=theme.paper)
-        FigureCanvasAgg(figure)  # no pyplot: nothing global, no display
-        draw(figure)
-        file = io.BytesIO()
-        figure.savefig(file, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {"Software": None})
-    return file.getvalue()
+def write_pictures(place: Path, pictures: Iterable[Picture], dpi: int = 150) -> None:
+    """Each as a PNG file of its name."""
+    for picture in pictures:
+        write(place / f"{picture.name}.png", picture.render(LIGHT, dpi))
 
 
 def plain(ax: Any, theme: Theme = LIGHT) -> None:

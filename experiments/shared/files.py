@@ -63,11 +63,13 @@ def item_table(kind: type[Any], items: Iterable[Any], **titles: str) -> tuple[li
 
 
 def _cell(value: object) -> str:
-    """Four digits, or the order of magnitude of a small number; nothing for what was not measured."""
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    if not isinstance(value, float):
-        return str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def number_text(value: float) -> str:
+    """Four digits, or the order of magnitude of a small number; nothing for what was not measured."""
     return "" if value != value else f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
 
 

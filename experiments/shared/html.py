@@ -11,6 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from declarative.table import as_html
+
 from .drawing import DARK, LIGHT, Picture
 
 DPI = 100
@@ -96,10 +98,8 @@ def badge(holds: bool | None) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of words."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    """A table of words, which may be wider than the screen."""
+    return scrolling(as_html(head, rows))
 
 
 def scrolling(piece: str) -> str:

@@ -7,9 +7,8 @@ that they define.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -27,10 +26,17 @@ from declarative.theory.extensions import (
 from declarative.theory.propositions import expected_curvature, worst_case
 
 from ..shared.inputs import normal
+from .simulation import both_gradients, quantile
 
 ACTIVE, WEIGHTED, SINGULAR = "active inequalities", "B B' not a multiple of I", "singular H"
 SIZES = ((6, 2), (12, 4))  # m and the number of rows
 CLOSE = 1e-6  # of a worst case that is found, relative
+# The expectation and the worst case, of H, A with the active rows, and B B'.
+PREDICTIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    ACTIVE: (lambda H, A, _: expected_curvature(H, A), lambda H, A, _: worst_case(H, A)),
+    WEIGHTED: (lambda *of: expected_weighted(*of), lambda *of: weighted_worst_case(*of)),
+    SINGULAR: (lambda H, A, _: expected_singular(H, A), lambda H, A, _: singular_worst_case(H, A)),
+}
 
 
 @dataclass(frozen=True)
@@ -67,19 +73,15 @@ class Posed:
 
     def gradients(self, v: Tensor) -> tuple[Tensor, Tensor]:  # (count, m) -> (count, n) each
         """The exact gradient and that of ``curvature``, for many incoming ones."""
-        x = self.x.expand(len(v), -1).clone().requires_grad_()
-        exact, cheap = (
-            torch.autograd.grad(self.node.with_gradient(rule)(x), x, v)[0] for rule in ("exact", "curvature")
-        )
-        return exact, cheap
+        return both_gradients(self.node, self.x, "curvature", v)
 
 
 def simulate_extensions(samples: int, seed: int, level: float) -> list[Extension]:
     """All of them; the intervals have this joint level."""
     generator = torch.Generator().manual_seed(seed)
     posed = [one for m, p in SIZES for one in poses(generator, m, p)]
-    quantile = NormalDist().inv_cdf(1 - (1 - level) / (2 * len(posed)))
-    return [row for one in posed for row in (expectation(one, samples, generator, quantile), extreme(one))]
+    factor = quantile(level, len(posed))
+    return [row for one in posed for row in (expectation(one, samples, generator, factor), extreme(one))]
 
 
 def poses(generator: torch.Generator, m: int, p: int) -> Iterator[Posed]:
@@ -112,7 +114,7 @@ def pose(result: str, H: Tensor, A: Tensor, B: Tensor, active: int, null: Tensor
     return Posed(result, node, x, node.derivatives(x.unsqueeze(0)), null)
 
 
-def expectation(posed: Posed, samples: int, generator: torch.Generator, quantile: float) -> Extension:
+def expectation(posed: Posed, samples: int, generator: torch.Generator, factor: float) -> Extension:
     """For H^+ v ~ N(0, I) on the range of H, and any other part."""
     d, null, m = posed.derivatives, posed.null, posed.derivatives.H.shape[-1]
     w = normal(generator, samples, m)
@@ -120,13 +122,9 @@ def expectation(posed: Posed, samples: int, generator: torch.Generator, quantile
     g, g_hat = posed.gradients(v)
     products = (g * g_hat).sum(-1)
     gram = d.B @ d.B.mT
-    predicted = {
-        ACTIVE: lambda: expected_curvature(d.H, posed.rows),
-        WEIGHTED: lambda: expected_weighted(d.H, posed.rows, gram),
-        SINGULAR: lambda: expected_singular(d.H, posed.rows),
-    }[posed.result]()
+    predicted = PREDICTIONS[posed.result][0](d.H, posed.rows, gram)
     bounds = expected_weighted_bounds(d.H, posed.rows, gram) if posed.result == WEIGHTED else None
-    half = quantile * products.std().item() / samples**0.5
+    half = factor * products.std().item() / samples**0.5
     return _row(posed, "E[g'g_hat]", predicted, bounds, products.mean().item(), half)
 
 
@@ -140,14 +138,10 @@ def extreme(posed: Posed) -> Extension:
     form = basis.mT @ d.H[0] @ g @ g_hat.mT @ d.H[0] @ basis
     factor = torch.linalg.cholesky(basis.mT @ gram @ basis)
     inner = torch.linalg.solve(factor, torch.linalg.solve(factor, (form + form.mT) / 2).mT)
-    predicted = {
-        ACTIVE: lambda: worst_case(d.H, posed.rows),
-        WEIGHTED: lambda: weighted_worst_case(d.H, posed.rows, d.B @ d.B.mT),
-        SINGULAR: lambda: singular_worst_case(d.H, posed.rows),
-    }[posed.result]()
+    predicted = PREDICTIONS[posed.result][1](d.H, posed.rows, gram.unsqueeze(0))
     bounds = None
     if posed.result == WEIGHTED:
-        bounds = torch.ones(1, dtype=torch.float64), weighted_upper_bound(d.H, d.B @ d.B.mT)
+        bounds = torch.ones(1, dtype=torch.float64), weighted_upper_bound(d.H, gram.unsqueeze(0))
     found = 1 - torch.linalg.eigvalsh((inner + inner.mT) / 2)[0].item()
     return _row(posed, "worst case", predicted, bounds, found, CLOSE * abs(found))
 

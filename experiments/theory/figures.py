@@ -10,23 +10,23 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..shared.drawing import BLUE, ORANGE, SKY, VERMILION, on_canvas
+from ..shared.drawing import BLUE, ORANGE, SKY, VERMILION, Picture, Theme
 from .simulation import SPECTRUM, Estimate, WorstCase
 
 ESTIMATE = "estimate, joint 99.9 % interval"
 
 
-def draw(estimates: Sequence[Estimate], worst: Sequence[WorstCase]) -> dict[str, bytes]:
-    """The plots by name, as PNG."""
+def pictures(estimates: Sequence[Estimate], worst: Sequence[WorstCase]) -> list[Picture]:
+    """All plots."""
     plots = {
         "theory_worst_case": partial(_draw_worst_case, worst),
         "theory_normalisation": partial(_draw_normalisation, estimates),
         "theory_m_minus_p": partial(_draw_degrees_of_freedom, estimates),
     }
-    return {name: on_canvas(draw_into, (7, 4.5)) for name, draw_into in plots.items()}
+    return [Picture(name, (7, 4.5), draw) for name, draw in plots.items()]
 
 
-def _draw_worst_case(worst: Sequence[WorstCase], figure: Figure) -> None:
+def _draw_worst_case(worst: Sequence[WorstCase], figure: Figure, _: Theme) -> None:
     ax = figure.subplots()
     of = {field.name: [getattr(row, field.name) for row in worst] for field in fields(WorstCase)}
     condition, random = of["condition"], "random constraints, closed form"
@@ -42,7 +42,7 @@ def _draw_worst_case(worst: Sequence[WorstCase], figure: Figure) -> None:
     ax.legend(fontsize=8)
 
 
-def _draw_normalisation(estimates: Sequence[Estimate], figure: Figure) -> None:
+def _draw_normalisation(estimates: Sequence[Estimate], figure: Figure, _: Theme) -> None:
     ax = figure.subplots()
     ax.axhline(0, color="black", lw=0.8)
     ax.axvspan(*SPECTRUM, color="0.9", label="λ within the spectrum of Ĥ: the sign is open")
@@ -62,7 +62,7 @@ def _draw_normalisation(estimates: Sequence[Estimate], figure: Figure) -> None:
     ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 0.08))
 
 
-def _draw_degrees_of_freedom(estimates: Sequence[Estimate], figure: Figure) -> None:
+def _draw_degrees_of_freedom(estimates: Sequence[Estimate], figure: Figure, _: Theme) -> None:
     ax = figure.subplots()
     plain = [row for row in estimates if math.isnan(row.multiplier)]
     free = sorted({row.m - row.p for row in plain})

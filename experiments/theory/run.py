@@ -9,7 +9,8 @@ from typing import Any
 
 from declarative.reports.table import as_text
 
-from ..shared.files import as_json, item_table, write, write_items
+from ..shared.drawing import write_pictures
+from ..shared.files import as_json, item_table, write_items
 from ..shared.jobs import Job, Piece, Tick, discard_pieces, open_pieces
 from . import figures
 from .extensions import Extension, simulate_extensions
@@ -40,8 +41,7 @@ def finish(args: argparse.Namespace) -> int:
     write_items(place / "theory_expectations.csv", Estimate, estimates)
     write_items(place / "theory_worst_case.csv", WorstCase, worst)
     write_items(place / "theory_extensions.csv", Extension, extensions)
-    for name, content in figures.draw(estimates, worst).items():
-        write(place / f"{name}.png", content)
+    write_pictures(place, figures.pictures(estimates, worst))
     discard_pieces(place)
     held = [row.inside for row in [*estimates, *worst, *extensions]]
     print("E[g'g_hat] over H^-1 v ~ N(0, I): prediction and Monte-Carlo estimate")

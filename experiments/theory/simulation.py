@@ -119,12 +119,22 @@ class Posed:
     def products(self, rule: str, samples: int, generator: torch.Generator) -> Tensor:  # (samples,)
         """g'g_hat for incoming gradients v = H w with w ~ N(0, I)."""
         v = normal(generator, samples, len(self.x)) @ self.derivatives.H[0]
-        x = self.x.expand(samples, -1).clone().requires_grad_()
-        g, g_hat = (
-            torch.autograd.grad(self.node.with_gradient(name)(x), x, v, materialize_grads=True)[0]
-            for name in ("exact", rule)
-        )
+        g, g_hat = both_gradients(self.node, self.x, rule, v)
         return (g * g_hat).sum(-1)
+
+
+def both_gradients(node: DeclarativeNode, x: Tensor, rule: str, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The exact gradient in x and that of a rule, for many incoming ones: (count, m) -> (count, n) each."""
+    x = x.expand(len(v), -1).clone().requires_grad_()
+    exact, cheap = (
+        torch.autograd.grad(node.with_gradient(name)(x), x, v, materialize_grads=True)[0] for name in ("exact", rule)
+    )
+    return exact, cheap
+
+
+def quantile(level: float, count: int) -> float:
+    """Of the normal distribution, for intervals on both sides that have this level together (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - (1 - level) / (2 * count))
 
 
 Case = tuple[Posed, str, str, float]  # with the proposition, the rule, and the condition number of H_hat
@@ -222,10 +232,9 @@ def search_worst_case(hessian: Tensor, a: Tensor, generator: torch.Generator) ->
 
 def judge(estimates: list[Estimate]) -> list[Estimate]:
     """Give every estimate its interval, at a joint level for all of them."""
-    quantile = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * len(estimates)))
-    judged = []
+    judged, factor = [], quantile(LEVEL, len(estimates))
     for row in estimates:
-        half = quantile * row.error
+        half = factor * row.error
         inside = abs(row.mean - row.predicted) <= half and row.case * row.mean >= 0
         judged.append(dataclasses.replace(row, half_width=half, inside=inside))
     return judged

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..shared.application import Record
-from ..shared.drawing import BLUE, SKY, VERMILION, Picture, Theme, on_canvas
-from .methods import METHODS
-from .training import QUANTILES, REGIMES
+from ..shared.drawing import BLUE, SKY, VERMILION, Picture, Theme
+from .methods import FEW, LAST, METHODS
+from .training import LEARNING_RATE, QUANTILES, REGIMES
 
 HEAD: tuple[str, ...] = ("family", "method", "backward", "step", "cosine, 10 %", "median", "90 %", *REGIMES)
 CHEAP = "unconstrained"
@@ -166,6 +166,25 @@ def verdict(regime: str, found: dict[tuple[str, str, str], Cell]) -> str:
     )
 
 
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    can, cannot = REGIMES.values()
+    return f"""<p>A linear network turns data into the input of a layer, and shall make its solution match a random
+target, entry by entry with random weights. Data of dimension {can} can meet the {settings["batch"]} targets,
+those of dimension {cannot} cannot. The exact gradient trains for {settings["steps"]} steps or
+{settings["seconds"]:g} seconds of the processor, and every other method for exactly as long, in turns, from the same
+weights, with Adam at {LEARNING_RATE:g}; {settings["seeds"]} seeds. <i>unconstrained</i> is the paper's approximation,
+<i>curvature</i> keeps that of the constraints, <i>identity</i> is Jacobian-free, <i>{FEW} CG steps</i> is the exact
+gradient with its linear system left after so many steps of conjugate gradients, <i>one step</i> and <i>{LAST}
+steps</i> differentiate the last iterations of a solver alone (of Sinkhorn's, or of a projected gradient method). A
+<i>QP by a map</i> has a forward pass that is one product of matrices.</p>
+<p>Why an approximation can be better than the truth: the derivative of a solution is an inverse Hessian, restricted
+to the constraints. The exact gradient of a squared distance goes through it a second time, which squares its
+condition number; a gradient that leaves it out goes through it once. While targets can be met, that is all that
+counts, and for softmax with equal weights it is the gradient of the cross-entropy. Where they cannot, a wrong
+gradient ends at a wrong point.</p>"""
+
+
 def pictures(record: Record) -> list[Picture]:
     """The map."""
     alt = (
@@ -181,26 +200,23 @@ def pictures(record: Record) -> list[Picture]:
         "orange is higher; bold is so by a per cent on every seed; a point is a method that the layer does not have. "
         "Without curvature of the constraints, unconstrained and curvature are the same and share a cell"
     )
-    return [Picture("worth", alt, caption, partial(draw_map, record), wide=True)]
+    size = 13.0, 1.9 + 0.36 * len(labels(record))
+    return [Picture("worth", size, partial(draw_map, record), alt, caption, wide=True)]
 
 
-def draw_map(record: Record, theme: Theme, dpi: int) -> bytes:
+def draw_map(record: Record, figure: Figure, theme: Theme) -> None:
     """Families by what is saved, by the cosine, and by methods in each regime."""
     found, families = cells(record), labels(record)
-
-    def draw(figure: Figure) -> None:
-        figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
-        axes = figure.subplots(1, 2 + len(REGIMES), sharey=True, width_ratios=[1.3, 1.1, *[2.0 for _ in REGIMES]])
-        cheap = [[found[label, regime, CHEAP] for regime in REGIMES] for label in families]
-        _draw_savings(axes[0], cheap, theme)
-        _draw_cosines(axes[1], cheap, theme)
-        for ax, regime in zip(axes[2:], REGIMES, strict=True):
-            _draw_losses(ax, {key: cell for key, cell in found.items() if cell.regime == regime}, families, theme)
-            ax.set_title(f"loss after the same time,\n{regime}", fontsize=10.5)
-        axes[0].set_yticks(range(len(families)), families)
-        axes[0].set_ylim(len(families) - 0.5, -0.5)
-
-    return on_canvas(draw, (13.0, 1.9 + 0.36 * len(families)), "png", theme, dpi)
+    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    axes = figure.subplots(1, 2 + len(REGIMES), sharey=True, width_ratios=[1.3, 1.1, *[2.0 for _ in REGIMES]])
+    cheap = [[found[label, regime, CHEAP] for regime in REGIMES] for label in families]
+    _draw_savings(axes[0], cheap, theme)
+    _draw_cosines(axes[1], cheap, theme)
+    for ax, regime in zip(axes[2:], REGIMES, strict=True):
+        _draw_losses(ax, {key: cell for key, cell in found.items() if cell.regime == regime}, families, theme)
+        ax.set_title(f"loss after the same time,\n{regime}", fontsize=10.5)
+    axes[0].set_yticks(range(len(families)), families)
+    axes[0].set_ylim(len(families) - 0.5, -0.5)
 
 
 def _draw_savings(ax: Any, cheap: list[list[Cell]], theme: Theme) -> None:

@@ -13,10 +13,10 @@ from declarative import Rule
 from declarative.theory.propositions import cosine
 
 from ..shared.application import Cases
-from ..shared.clock import Clock
 from ..shared.inputs import normal
 from ..shared.jobs import Tick
 from ..shared.rules import counted_warnings
+from ..shared.training import Course
 from .families import Extent, Family, families
 from .methods import METHODS, make_method
 
@@ -61,18 +61,8 @@ class Learner:
         with torch.no_grad():
             self.network.weight.copy_(normal(generator, *self.network.weight.shape) / data**0.5)
             self.network.bias.zero_()
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=LEARNING_RATE)
-        self.clock, self.steps = Clock(), 0
+        self.course = Course(self.network.parameters(), LEARNING_RATE, self._loss)
         self.cosines: list[Tensor] = []  # one for each look, (batch,)
-
-    def step(self) -> None:
-        """One step of training."""
-        with self.clock.running():
-            y = self.clock(lambda x: self.family.layer(self.node, x), self._inputs())
-            self.optimiser.zero_grad()
-            self._losses(y).mean().backward()
-            self.optimiser.step()
-        self.steps += 1
 
     def look(self) -> float:
         """The loss; and the cosines of the problems' gradients with the exact ones are kept."""
@@ -81,6 +71,9 @@ class Learner:
         g, g_hat = (torch.autograd.grad(loss.sum(), x)[0].flatten(1) for loss in losses)
         self.cosines.append(cosine(g, g_hat))
         return losses[0].mean().item()
+
+    def _loss(self) -> Tensor:
+        return self._losses(self.course.clock(lambda x: self.family.layer(self.node, x), self._inputs())).mean()
 
     def _losses(self, y: Tensor) -> Tensor:
         return (self.weights * self.family.apart(y, self.target).square()).sum(-1)
@@ -109,26 +102,27 @@ def train_family(settings: Settings, label: str, seed: int, tick: Tick) -> tuple
 def in_turns(learners: dict[str, Learner], settings: Settings) -> dict[str, list[float]]:
     """Train the exact rule for some steps, then each of the others for as long as that took, and so on; the losses."""
     losses: dict[str, list[float]] = {name: [learner.look()] for name, learner in learners.items()}
-    exact = learners["exact"]
+    exact = learners["exact"].course
     for _ in range(LOOKS):
         end = exact.clock.total + settings.seconds / LOOKS
         for _ in range(max(1, settings.steps // LOOKS)):
             if exact.clock.total < end:
                 exact.step()
         for name, learner in learners.items():
-            while learner.clock.total < exact.clock.total:
-                learner.step()
+            while learner.course.clock.total < exact.clock.total:
+                learner.course.step()
             losses[name].append(learner.look())
     return losses
 
 
 def _run(learner: Learner, losses: list[float]) -> dict[str, Any]:
     """What is kept of it; times are those of a step."""
-    times = {name: seconds / learner.steps for name, seconds in learner.clock.record().items()}
+    steps = learner.course.steps
+    times = {name: seconds / steps for name, seconds in learner.course.clock.record().items()}
     cosines, shares = torch.cat(learner.cosines), torch.tensor(QUANTILES, dtype=torch.float64) / 100
     medians = [one.median().item() for one in learner.cosines]
     return {
-        "steps": learner.steps,
+        "steps": steps,
         **times,
         **dict(zip(map("cosine_{}".format, QUANTILES), cosines.quantile(shares).tolist(), strict=True)),
         "downhill": (cosines > 0).double().mean().item(),

@@ -24,9 +24,9 @@ from experiments.applications.sorting.training import RULES
 from experiments.applications.words import consistency, spread
 from experiments.shared import drawing, machine
 from experiments.shared.application import Application
-from experiments.shared.clock import Clock
 from experiments.shared.files import read_csv
 from experiments.shared.html import warnings_list
+from experiments.shared.training import Clock
 from problems import OptimalTransport
 from tests.support.experiments import command
 

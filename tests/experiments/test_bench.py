@@ -17,11 +17,12 @@ from experiments.bench import figures, sizes, versions, warm
 from experiments.bench import run as bench
 from experiments.bench import timing as bench_timing
 from experiments.bench.baselines import dense_node, kkt_solve, sinkhorn, sinkhorn_cholesky
-from experiments.bench.layers import PLOT
+from experiments.bench.layers import PLOT, transport_memory
 from experiments.bench.peers import MissingPeerError, Peers
-from experiments.bench.rows import Comparison, Growth, Memory, Pair, Point, Row, Run, Target, slope
+from experiments.bench.rows import Comparison, Growth, Pair, Point, Row, Run, Target, slope
 from experiments.bench.timing import Side, difference, measure
-from experiments.bench.version_worker import made
+from experiments.bench.version_worker import call_of
+from experiments.shared.drawing import LIGHT
 from experiments.shared.files import read_csv as read
 from experiments.shared.inputs import Draw
 from experiments.shared.machine import one_thread
@@ -159,7 +160,7 @@ def test_only_what_is_wanted_is_built() -> None:
     sides = {"ours": side(1.0), "other": side(2.0), "absent": lambda: pytest.fail("built")}
     assert [row.claim for row in Comparison(sides, pairs).rows(Run("on", 0.0, 1))] == ["one"]
     assert not list(Comparison(sides, pairs).rows(Run("three", 0.0)))
-    assert not list(Memory(10, Target()).rows(Run("three", 0.0)))
+    assert not list(transport_memory(10).rows(Run("three", 0.0)))
 
 
 def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
@@ -176,7 +177,7 @@ def test_growth_is_the_exponent_of_the_largest_sizes() -> None:
 def test_every_side_has_a_line_of_its_own_in_a_plot() -> None:
     sides = [f"side {i}" for i in range(9)]
     figure = Figure()
-    figures._times("a plot", [Point("a plot", side, n, 1.0 + n) for side in sides for n in (1, 2)], figure)
+    figures._times("a plot", [Point("a plot", side, n, 1.0 + n) for side in sides for n in (1, 2)], figure, LIGHT)
     lines = figure.axes[0].get_lines()
     assert [line.get_label() for line in lines] == [f"{side}, slope 0.6" for side in sides]
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(sides)
@@ -206,7 +207,7 @@ def test_a_commit_that_is_none_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["SimplexProjection", "OptimalTransport, 1.0", "sphere, called", "simplex, default"])
 def test_what_versions_are_asked_for_solves_its_problem(name: str) -> None:
-    y = made(name)()
+    y = call_of(name)()
     sums = {"sphere": y.square().sum(-1)}.get(name.split(",")[0], y.flatten(1).sum(-1))
     assert (sums - 1).abs().max() < 1e-12
 
@@ -280,12 +281,12 @@ def test_a_text_that_no_claim_contains_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_a_warm_start_is_measured_in_iterations_and_time() -> None:
-    rows = list(warm.Slowly(4, 2, 1e-4).rows(Run("", 0.0, 1)))
+    rows = list(warm.WarmStart(4, 2, 1e-4).rows(Run("", 0.0, 1)))
     assert [row.unit for row in rows] == ["iterations", "iterations", "ms", "ms"]
     assert len({row.claim for row in rows}) == 4
     assert rows[0].ours_value < rows[0].other_value
     assert all(row.difference < 1e-9 for row in rows[2:])
-    assert not list(warm.Slowly(4, 2, 1e-4).rows(Run("transport", 0.0, 1)))
+    assert not list(warm.WarmStart(4, 2, 1e-4).rows(Run("transport", 0.0, 1)))
 
 
 @pytest.mark.parametrize("kind", sizes.CASES)
@@ -294,4 +295,4 @@ def test_sizes_are_measured(kind: str) -> None:
     assert forward > 0
     assert backward > 0
     assert memory >= 0
-    assert kind in sizes.SIZES
+    assert sizes.CASES[kind][2]

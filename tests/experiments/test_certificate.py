@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.certificate import costs, run
-from experiments.certificate.figures import draw
+from experiments.certificate.figures import picture
 from experiments.shared.files import read_csv
 from tests.support.experiments import command
 
@@ -54,7 +54,7 @@ def test_words_follow_the_data() -> None:
 def test_a_false_certificate_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "search", lambda *_: ([counted(1)], "one is false"))
     monkeypatch.setattr(run, "families", lambda _: ())
-    monkeypatch.setattr(run, "draw", lambda _: b"")
+    monkeypatch.setattr(run, "write_pictures", lambda *_: None)
     assert command(tmp_path, "certificate", "--quick") == 1
 
 
@@ -78,4 +78,4 @@ def test_conjugate_gradients_get_there_with_the_work_of_a_proof() -> None:
     assert found["instead"][0] == pytest.approx(found["cosine"])  # none: the cheap gradient
     assert found["instead"][-1] == pytest.approx(1.0)
     assert found["share_by_step"] == sorted(found["share_by_step"])
-    assert draw([found]).startswith(b"\x89PNG")
+    assert picture([found]).render().startswith(b"\x89PNG")

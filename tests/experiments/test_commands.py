@@ -15,6 +15,7 @@ from experiments.paper import run, store
 from experiments.paper.curves import Curves
 from experiments.paper.panels import PANELS, Panel
 from experiments.paper.training import Outcome, train
+from experiments.shared import drawing
 from experiments.shared.rules import NAMES
 from tests.support.experiments import command
 
@@ -24,7 +25,7 @@ WORDS = ["--repeats", "2", "--iterations", "3"]
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time."""
-    monkeypatch.setattr(run.figures, "render", lambda *_: b"")
+    monkeypatch.setattr(drawing.Picture, "render", lambda *_, **__: b"")
 
 
 def test_run_writes_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,11 +90,11 @@ def test_interruption_keeps_what_is_finished_and_says_how_to_continue(
 
 
 def test_interruption_while_saving_leaves_an_unfinished_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> bytes:
+    def interrupted(*_: object, **__: object) -> bytes:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run.figures, "render", interrupted)
+        patched.setattr(drawing.Picture, "render", interrupted)
         assert command(tmp_path, "run", "projection-under", *WORDS) == 130
     assert store.settings_of(tmp_path, "float64", "projection-under") is None
     assert command(tmp_path, "run", "projection-under", *WORDS) == 0

@@ -14,7 +14,7 @@ from experiments.compare import run as experiment
 from experiments.compare.judge import judge_case
 from experiments.shared.files import read_csv
 from experiments.shared.inputs import Draw
-from experiments.shared.stated_twice import Case, layer_cases, node_cases, transport_cases
+from experiments.shared.reference_cases import Case, layer_cases, node_cases, transport_cases
 from problems.reference import MissingReferenceError, Statement
 from tests.support.experiments import command
 

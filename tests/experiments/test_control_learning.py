@@ -78,7 +78,7 @@ def test_training_leads_to_the_truth(task: Task) -> None:
     clean = task.system.scaled(task.planner(task.starts["train"], task.truth)).detach()
     learner = Learner(EXACT, dataclasses.replace(task, seen=task.seen | {"train": clean}))
     for _ in range(30):
-        learner.advance(1)
+        learner.course.advance(1)
     losses = learner.course.curve["held_out"]
     assert losses[-1] < 0.05 * losses[0]
     assert learner.course.steps == 30

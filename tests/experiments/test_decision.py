@@ -18,7 +18,7 @@ def test_gradients_differ_between_rules() -> None:
     models = {}
     for rule in training.RULES:
         learner = training.Learner(rule, 0.1, task)
-        learner.advance(3)
+        learner.course.advance(3)
         models[rule] = learner.model.detach()
     assert (models["exact"] - models["unconstrained"]).abs().max() > 1e-3
 

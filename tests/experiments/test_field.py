@@ -18,8 +18,9 @@ import torch
 from experiments.field import cells as cells_module
 from experiments.field import run, worker
 from experiments.field.cases import Answer, Case, Functions, Programme, Quadratic, Solved
-from experiments.field.cells import Bench, Cell, Plan, digest, hopeless
+from experiments.field.cells import Bench, smaller_timeout
 from experiments.field.conditions import NoTruthError, Refined
+from experiments.field.digests import ROOT, code_digest
 from experiments.field.families import FAMILIES
 from experiments.field.families.nonconvex import PROBLEMS
 from experiments.field.formulas import casadi_operations, torch_operations
@@ -27,10 +28,11 @@ from experiments.field.judge import judge
 from experiments.field.libraries import LIBRARIES, library
 from experiments.field.measure import measure
 from experiments.field.page import build, piece
+from experiments.field.plan import Cell, Plan
 from experiments.field.processes import Processes
-from experiments.field.rows import UNASKED, Row, row_of
-from experiments.field.sources import ROOT, of_files
+from experiments.field.rows import NOT_MEASURED, Row, row_of
 from experiments.field.truth import Truth, truth
+from experiments.field.truths import truth_digest
 from experiments.field.verdicts import contests, criteria, standings, verdict
 from experiments.shared.jobs import Piece
 from tests.support.experiments import command
@@ -247,7 +249,7 @@ def test_nobody_wins_alone_unless_others_were_asked() -> None:
 def test_who_was_not_asked_neither_wins_nor_loses() -> None:
     ours, other = row("ours", 1.0), row("casadi", 2.0)
     for one, rest in ((ours, other), (other, ours)):
-        unasked = row_of(Cell(*one.shape, one.library, one.variant), {"skipped": f"{UNASKED}: the time was over"})
+        unasked = row_of(Cell(*one.shape, one.library, one.variant), {"skipped": f"{NOT_MEASURED}: the time was over"})
         assert unasked is not None
         assert contests([rest, unasked], 1e-6) == []
     late = row_of(Cell(*other.shape, "casadi", "default"), {"timeout": 15.0})
@@ -268,7 +270,7 @@ def test_standings_are_relative_to_the_fastest_of_the_accurate() -> None:
     rows += [row("casadi", 10.0, batch=1), row("casadi", 1.0, error=1e-3, batch=1, variant="tight")]
     found = standings(rows)
     ours, casadi, pounce = (found["pendulum", name] for name in ("ours", "casadi", "pounce"))
-    assert (ours.asked, ours.accurate, ours.fastest, ours.silent) == (2, 2, 1, 0)
+    assert (ours.attempted, ours.accurate, ours.fastest, ours.silent) == (2, 2, 1, 0)
     assert ours.slower == pytest.approx(8**0.5)
     assert casadi.slower == pytest.approx(2**0.5)
     assert (pounce.accurate, pounce.silent) == (0, 3)
@@ -379,7 +381,7 @@ def test_neither_a_hanging_nor_a_dying_cell_hurts(
     behaviour: Any, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "cell", behaviour)
-    found = worker.split_off("ours", {"limit": 0.05})
+    found = worker.answer("ours", {"limit": 0.05})
     assert found.pop("seconds") < 1
     assert found == wanted
 
@@ -404,7 +406,7 @@ def test_problems_that_are_only_numbered_are_all_asked(tmp_path: Path, monkeypat
     bench = Bench(Plan("nonconvex", libraries=("ours",)), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
     first, later = (one for one in bench.pieces() if one.cell.variant == "called" and one.cell.size in (1, 79))
     monkeypatch.setattr(Piece, "result", lambda one: {"timeout": 1.0} if one == first else None)
-    assert hopeless(later.cell, bench) is None
+    assert smaller_timeout(later.cell, bench) is None
 
 
 def test_a_library_that_has_used_up_its_time_is_told_so(
@@ -434,9 +436,9 @@ def test_results_are_those_of_the_code_without_its_words(tmp_path: Path) -> None
     digests = []
     for text in ("x = 1", '"""Words."""\nx = 1  # more', "x = 2", "VARIANTS = 3\nx = 1"):
         path.write_text(text, encoding="utf-8")
-        of_files.cache_clear()
-        digests.append(of_files(tmp_path))
-    of_files.cache_clear()
+        code_digest.cache_clear()
+        digests.append(code_digest(tmp_path))
+    code_digest.cache_clear()
     first, commented, changed, chosen = digests
     assert first == commented == chosen != changed
 
@@ -451,9 +453,9 @@ def test_a_change_of_our_code_makes_our_cells_new_and_no_others(
     before = ours.identity, other.identity
     with open(tmp_path / ours.folders[0] / "node.py", "a", encoding="utf-8") as file:
         file.write("\nCHANGED = True\n")
-    of_files.cache_clear()
+    code_digest.cache_clear()
     after = ours.identity, other.identity
-    of_files.cache_clear()
+    code_digest.cache_clear()
     assert before[0] != after[0]
     assert before[1] == after[1]
 
@@ -464,10 +466,10 @@ def test_a_new_version_of_what_a_library_stands_on_makes_its_cells_new(
     bench = Bench(Plan("simplex"), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
     cells = [Cell("simplex", 100, 1, name, "default") for name in ("jaxopt", "plain torch")]
     before = [bench.piece(cell).call.args for cell in cells]
-    cells_module.beneath.cache_clear()
-    monkeypatch.setitem(cells_module.BENEATH, "jaxopt", ("numpy",))
+    cells_module.dependencies.cache_clear()
+    monkeypatch.setitem(cells_module.DEPENDENCIES, "jaxopt", ("numpy",))
     after = [bench.piece(cell).call.args for cell in cells]
-    cells_module.beneath.cache_clear()
+    cells_module.dependencies.cache_clear()
     assert before[0] != after[0]
     assert before[1] == after[1]
 
@@ -478,9 +480,9 @@ def test_a_truth_is_that_of_all_numbers_not_of_the_inputs_alone() -> None:
     statement = case.statement
     assert isinstance(statement, Quadratic)
     assert "h" not in case.inputs
-    assert digest(case, family) == digest(family.make(*family.quick[0], 0), family)
+    assert truth_digest(case, family) == truth_digest(family.make(*family.quick[0], 0), family)
     for changed in (replace(statement, h=statement.h + 1), replace(statement, A=2 * statement.A)):
-        assert digest(replace(case, statement=changed), family) != digest(case, family)
+        assert truth_digest(replace(case, statement=changed), family) != truth_digest(case, family)
 
 
 # Processes.
@@ -493,7 +495,7 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(FAMILIES, "simplex", replace(FAMILIES["simplex"], make=greedy))
     request = {"family": "simplex", "size": 1, "batch": 1, "seed": 0, "limit": 60}
-    assert "MemoryError" in worker.split_off("ours", request)["error"]
+    assert "MemoryError" in worker.answer("ours", request)["error"]
 
 
 def test_a_process_that_is_gone_is_replaced(tmp_path: Path) -> None:
@@ -502,7 +504,7 @@ def test_a_process_that_is_gone_is_replaced(tmp_path: Path) -> None:
     request |= {"variant": "unrolled", "place": str(tmp_path / "answer.npz")}
     try:
         assert "times" in processes.ask("plain torch", request)
-        running = processes._running["plain torch"]
+        running = processes._running["plain torch"].process
         running.kill()
         running.wait()
         assert "error" in processes.ask("plain torch", request)

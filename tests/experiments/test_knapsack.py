@@ -106,10 +106,10 @@ def test_all_begin_with_least_squares_and_keep_the_best() -> None:
         learner = Learner(method, 0.01, task, model)
         assert learner.least == task.regret(model, "validation")
         before = learner.model.detach().clone()
-        learner.advance(2)
+        learner.course.advance(2)
         assert not torch.equal(learner.model, before)
         assert learner.least <= task.regret(model, "validation")
-        assert learner.least == task.regret(learner.kept, "validation")
+        assert learner.least == task.regret(learner.best, "validation")
     parts = [set(part.features[:, 0].tolist()) for part in task.parts.values()]
     assert not parts[0] & parts[1]
     assert not parts[1] & parts[2]

@@ -12,31 +12,32 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from experiments.paper import figures, store
+from experiments.paper import store
 from experiments.paper.claims import CLAIMS
 from experiments.paper.curves import Curves
+from experiments.paper.figures import picture
 from experiments.paper.panels import PANELS
 from experiments.paper.training import Outcome, Settings
 from experiments.report import panels
 from experiments.report.build import write_page
 from experiments.shared import html
-from experiments.shared.drawing import STYLES
+from experiments.shared.drawing import STYLES, Picture
 from experiments.shared.rules import NAMES
 from tests.support.experiments import CONFIRMING, ITERATIONS, REFUTING, REPEATS, Page
 
 
 @functools.cache
-def drawn(kind: str, *how: Any) -> bytes:
+def drawn(*how: Any) -> bytes:
     """One figure for all panels: to draw takes most of the time."""
-    return RENDER(CONFIRMING["eigen-all"], kind, *how)
+    return RENDER(picture(CONFIRMING["eigen-all"], "float64"), *how)
 
 
-RENDER, PACKED = figures.render, functools.cache(html._pack)
+RENDER, PACKED = Picture.render, functools.cache(html._pack)
 
 
 def page_of(data: dict[str, Curves], out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page of these results."""
-    monkeypatch.setattr(figures, "render", lambda _, *how: drawn(*how))
+    monkeypatch.setattr(Picture, "render", lambda _, *how: drawn(*how))
     monkeypatch.setattr(html, "_pack", PACKED)
     for name, curves in data.items():
         dtype = "float32" if name.startswith("float32/") else "float64"
@@ -49,7 +50,7 @@ def test_the_page_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("compare", "bench"):
         (tmp_path / name).mkdir()
     (tmp_path / "bench" / "bench.html").write_text("<p>cvx &amp; co</p>")
-    (tmp_path / "bench" / "growth.png").write_bytes(drawn("png"))
+    (tmp_path / "bench" / "growth.png").write_bytes(drawn())
     (tmp_path / "compare" / "compare.html").write_text("<table><tr><td>as it was left</td></tr></table>")
     data = {name: CONFIRMING[name] for name in (*PANELS, "float32/eigen-negative")}
     text = page_of(data, tmp_path, monkeypatch)
@@ -112,6 +113,6 @@ def test_more_repeats_are_judged_by_themselves(tmp_path: Path, monkeypatch: pyte
 def test_rules_keep_their_colours() -> None:
     assert set(STYLES) - {"unrolled", "SPO+", "differences", "LQR"} == set(NAMES) == set(panels.RULES)
     assert len({style.colour for style in STYLES.values()}) == len(STYLES)
-    first, again = (figures.render(CONFIRMING["eigen-all"], "svg") for _ in range(2))
+    first, again = (picture(CONFIRMING["eigen-all"], "float64").render(kind="svg") for _ in range(2))
     assert first == again
     assert all(STYLES[name].colour.lower() in first.decode() for name in NAMES)

@@ -34,7 +34,7 @@ def test_training_sees_training_images_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     task = training.Task.make(load_digits(), 5, False, 0, training.QUICK)
     monkeypatch.setattr(training, "draw_groups", draw)
-    training.Learner("exact", task).advance(3)
+    training.Learner("exact", task).course.advance(3)
     assert len(seen) == 3
     assert set(torch.cat(seen).flatten().tolist()) <= set(task.pools["train"].tolist())
 

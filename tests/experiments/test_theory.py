@@ -45,7 +45,7 @@ def tiny(small: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr(theory, "CURVED", ())
     monkeypatch.setattr(theory, "MULTIPLIERS", (8.0,))
     monkeypatch.setattr(theory, "MIRRORED", ())
-    monkeypatch.setattr(figures, "draw", lambda *_: {})
+    monkeypatch.setattr(figures, "pictures", lambda *_: [])
 
 
 @pytest.mark.usefixtures("tiny")

@@ -159,10 +159,10 @@ def test_every_method_gets_the_time_of_the_exact_one() -> None:
     }
     losses = training.in_turns(learners, settings)
     exact = learners["exact"]
-    assert exact.steps == 20
+    assert exact.course.steps == 20
     for learner in learners.values():
-        assert learner.clock.total >= exact.clock.total
-        assert learner.clock.total < 2 * exact.clock.total
+        assert learner.course.clock.total >= exact.course.clock.total
+        assert learner.course.clock.total < 2 * exact.course.clock.total
     assert {len(curve) for curve in losses.values()} == {training.LOOKS + 1}
     assert len({curve[0] for curve in losses.values()}) == 1  # from the same weights
     assert losses["exact"][-1] < losses["exact"][0]

@@ -14,9 +14,9 @@ from torch import Tensor
 from declarative import Adaptive, ClosedForm, DeclarativeNode, NumericalWarning
 from declarative.theory.certificate import Certificate, QuadraticForms, decide
 from declarative.theory.schur_complement import SchurComplement, floor_of_rows, probable_floor, schur_complement
+from experiments.certificate.backward import Certified, backward
 from experiments.certificate.nodes import BATCH, CHEAP, KINDS, definite, random_kinds, search
 from experiments.certificate.transport import transport_complement
-from experiments.certificate.watching import Seen, backward
 from experiments.shared.inputs import normal
 from experiments.shared.rules import counted_warnings
 from problems import OptimalTransport
@@ -37,10 +37,10 @@ def explicit(S: Tensor, floor: Tensor | None = None) -> SchurComplement:
     )
 
 
-def watch(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, *how: Any, **options: Any) -> Seen:
-    """The certificates of a batch for the incoming gradient v; the rest is that of :meth:`Seen.at`."""
-    seen: list[Seen] = []
-    backward(node, xs, v, lambda *place: seen.append(Seen.at(*place, *how, **options)))
+def watch(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, *how: Any, **options: Any) -> Certified:
+    """The certificates of a batch for the incoming gradient v; the rest is that of :meth:`Certified.at`."""
+    seen: list[Certified] = []
+    backward(node, xs, v, lambda *place: seen.append(Certified.at(*place, *how, **options)))
     return seen[0]
 
 
@@ -115,9 +115,9 @@ def test_a_count_of_false_ones_would_notice(random: torch.Generator) -> None:
     g = normal(random, 4, 3)
     yes, no = torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)
     numbers = (torch.zeros(4), torch.zeros(4), torch.zeros(4))
-    assert Seen(Certificate(yes, no, *numbers), g, -g).false() == 4
-    assert Seen(Certificate(no, yes, *numbers), g, g).false() == 4
-    assert Seen(Certificate(no, yes, *numbers), g, -g).false() == 0
+    assert Certified(Certificate(yes, no, *numbers), g, -g).false() == 4
+    assert Certified(Certificate(no, yes, *numbers), g, g).false() == 4
+    assert Certified(Certificate(no, yes, *numbers), g, -g).false() == 0
 
 
 def test_without_a_floor_nothing_is_decided(random: torch.Generator) -> None:

@@ -4,5 +4,11 @@ from ...shared.application import Application
 from . import findings, training
 
 CONTROL = Application(
-    "control", "Learning from plans what they are for", 20.0, ("system", "method", "seed"), training, findings
+    "control",
+    "Learning from plans what they are for",
+    "learn from plans what they are for, with the control at its limit",
+    20.0,
+    ("system", "method", "seed"),
+    training,
+    findings,
 )

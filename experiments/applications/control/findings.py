@@ -8,19 +8,21 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import BLUE, BROWN, ORANGE, VERMILION, Picture, Theme, draw_runs, legend, plain
+from ...shared.trajectories import DT
 from ..words import by_seed, consistency, mean, spread
+from .data import SYSTEMS
 from .training import (
     BEFORE,
+    BEFORE_LENGTH,
+    BEFORE_WEIGHTS,
     CHEAP,
     DIFFERENCES,
     EXACT,
     EXPERT,
-    LENGTH_TOLD,
+    KNOWN,
     METHODS,
     REGULATOR,
-    TOLD,
-    WEIGHTS_TOLD,
 )
 
 SHOWN = {  # how drives are drawn
@@ -30,7 +32,7 @@ SHOWN = {  # how drives are drawn
     REGULATOR: ("LQR after training", BROWN, ":", 2.4),
     CHEAP: ("after training without constraints", VERMILION, "-.", 1.6),
 }
-LINES = (BEFORE, LENGTH_TOLD, WEIGHTS_TOLD, *METHODS, TOLD)
+LINES = (BEFORE, BEFORE_LENGTH, BEFORE_WEIGHTS, *METHODS, KNOWN)
 HEAD: tuple[str, ...] = (
     "system",
     "method",
@@ -99,7 +101,9 @@ def learned(record: Record, system: str) -> str:
 
 def what_counts(record: Record, system: str) -> str:
     """Which of the parameters one must know in order to drive."""
-    length, weights = (spread(values(record, system, method, "cost"), ".3f") for method in (WEIGHTS_TOLD, LENGTH_TOLD))
+    length, weights = (
+        spread(values(record, system, method, "cost"), ".3f") for method in (BEFORE_WEIGHTS, BEFORE_LENGTH)
+    )
     return (
         f"{system}: with the length alone still wrong, the closed-loop cost is {length} times the expert's; with the "
         f"weights alone, {weights}."
@@ -142,6 +146,28 @@ def lengths_apart(record: Record, system: str, *methods: str) -> float:
     return apart
 
 
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    return f"""<p>Somebody keeps a pendulum, or a pole on a cart, upright by the plan of least cost over
+{settings["horizon"]} steps, with a limit on the control that he often meets. {settings["count"]} of his plans are seen,
+through noise of {settings["noise"]:.0%} of their size. What a squared state costs him, in units of the squared control,
+and the length of the pendulum or pole are unknown: they are parameters of an optimal-control layer, whose plans are
+brought close to his by {settings["steps"]} steps of Adam. <i>{DIFFERENCES}</i> has the same layer with central
+differences for a gradient, <i>{CHEAP}</i> the paper's approximation, for which the dynamics are constraints too;
+<i>{REGULATOR}</i> is a layer that knows no limit and takes the system for linear, and <i>{KNOWN}</i> is the
+same with the true parameters.</p>
+<p>Then each drives the true system for {settings["drive"]} steps from {settings["count"]} states that are held out: it
+plans, does the first step, and plans again; at the pendulum it looks but every {SYSTEMS["pendulum"].blind * DT:g}
+seconds, and does so much of a plan. (Who looks at it in every step drives within some per cent of the expert whatever
+he believes, as each plan makes up for the one before.) Costs count by the true parameters, relative to the expert's,
+who drives in the same way; as plans end sooner than drives, his cost is not the least that is possible. <i>Wrong
+by</i> is the mean difference of logarithms from the truth; <i>plans apart</i> the root of the mean squared difference
+from the expert's plans, in units of the limit and of the initial states; <i>{BEFORE}</i> is where all begin, also with
+the truth about some of the parameters. {settings["seeds"]} seeds,
+each with its own truth. Times are seconds of the processor, on one thread, without what a layer records when it is
+first called.</p>"""
+
+
 def pictures(record: Record) -> list[Picture]:
     """Drives before and after, and the course of training."""
     drives = "Angle and control of a held-out problem: expert, before and after training"
@@ -149,54 +175,54 @@ def pictures(record: Record) -> list[Picture]:
     return [
         Picture(
             "drives",
+            (9.0, 5.2),
+            partial(drive_figure, record),
             drives,
             f"{drives}, in which the expert is longest at the limit (dotted)",
-            partial(drive_figure, record),
-            True,
+            wide=True,
         ),
-        Picture("courses", courses, f"{courses}; seeds light, mean dark", partial(course_figure, record), True),
+        Picture(
+            "courses",
+            (9.0, 3.9),
+            partial(course_figure, record),
+            courses,
+            f"{courses}; seeds light, mean dark",
+            wide=True,
+        ),
     ]
 
 
-def drive_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+def drive_figure(record: Record, figure: Figure, theme: Theme) -> None:
     """A column for each system: the angle above, the control below."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(2, len(record["cases"]), squeeze=False, sharex="col")
-        for (above, below), case in zip(axes.T, record["cases"], strict=True):
-            for method, (label, colour, line, width) in SHOWN.items():
-                for ax, what in ((above, "angle"), (below, "control")):
-                    style = {"color": colour or theme.grid, "linestyle": line, "linewidth": width}
-                    ax.plot(case["drives"][method][what], label=label, **style)
-            angles = case["drives"][EXPERT]["angle"]
-            above.set_ylim(-1.2 * max(map(abs, angles)), 1.2 * max(map(abs, angles)))
-            above.set_title(case["system"], fontsize=11)
-            for sign in (-1, 1):
-                below.axhline(sign * case["limit"], color=theme.ink, linewidth=0.8, linestyle=":")
-            below.set_xlabel("step")
-            plain(above, theme)
-            plain(below, theme)
-        axes[0, 0].set_ylabel("angle from upright")
-        axes[1, 0].set_ylabel("control")
-        named = axes[0, 0].get_legend_handles_labels()
-        figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
-
-    return on_canvas(draw, (9.0, 5.2), "png", theme, dpi)
+    axes = figure.subplots(2, len(record["cases"]), squeeze=False, sharex="col")
+    for (above, below), case in zip(axes.T, record["cases"], strict=True):
+        for method, (label, colour, line, width) in SHOWN.items():
+            for ax, what in ((above, "angle"), (below, "control")):
+                style = {"color": colour or theme.grid, "linestyle": line, "linewidth": width}
+                ax.plot(case["drives"][method][what], label=label, **style)
+        angles = case["drives"][EXPERT]["angle"]
+        above.set_ylim(-1.2 * max(map(abs, angles)), 1.2 * max(map(abs, angles)))
+        above.set_title(case["system"], fontsize=11)
+        for sign in (-1, 1):
+            below.axhline(sign * case["limit"], color=theme.ink, linewidth=0.8, linestyle=":")
+        below.set_xlabel("step")
+        plain(above, theme)
+        plain(below, theme)
+    axes[0, 0].set_ylabel("angle from upright")
+    axes[1, 0].set_ylabel("control")
+    named = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
 
 
-def course_figure(record: Record, theme: Theme, dpi: int) -> bytes:
+def course_figure(record: Record, figure: Figure, theme: Theme) -> None:
     """The mean squared distance of held-out plans against the time of training."""
-
-    def draw(figure: Figure) -> None:
-        (axes,) = figure.subplots(1, len(systems(record)), squeeze=False)
-        for ax, system in zip(axes, systems(record), strict=True):
-            for method in METHODS:
-                curves: Sequence[Record] = values(record, system, method, "curve")  # type: ignore[assignment]
-                draw_runs(ax, method, *([curve[name] for curve in curves] for name in ("held_out", "seconds")))
-            ax.set(xscale="log", yscale="log", xlabel="seconds of training")
-            ax.set_title(system, fontsize=11)
-            plain(ax, theme)
-        axes[0].set_ylabel("squared distance of held-out plans")
-        legend(axes[0])
-
-    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+    (axes,) = figure.subplots(1, len(systems(record)), squeeze=False)
+    for ax, system in zip(axes, systems(record), strict=True):
+        for method in METHODS:
+            curves: Sequence[Record] = values(record, system, method, "curve")  # type: ignore[assignment]
+            draw_runs(ax, method, *([curve[name] for curve in curves] for name in ("held_out", "seconds")))
+        ax.set(xscale="log", yscale="log", xlabel="seconds of training")
+        ax.set_title(system, fontsize=11)
+        plain(ax, theme)
+    axes[0].set_ylabel("squared distance of held-out plans")
+    legend(axes[0])

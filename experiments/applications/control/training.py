@@ -21,14 +21,14 @@ from ...shared.application import Cases
 from ...shared.inputs import normal
 from ...shared.jobs import Tick
 from ...shared.rules import counted_warnings
-from ..course import Course
+from ...shared.training import Course
 from .data import SYSTEMS, Plan, System
 from .driving import Drive, drive, fallen
 
 EXACT, DIFFERENCES, CHEAP, REGULATOR = "exact", "differences", "unconstrained", "LQR"
 METHODS = (EXACT, DIFFERENCES, CHEAP, REGULATOR)
-BEFORE, EXPERT, TOLD = "before", "expert", "LQR, told"
-LENGTH_TOLD, WEIGHTS_TOLD = "before, length told", "before, weights told"
+BEFORE, EXPERT, KNOWN = "before", "expert", "LQR, told"
+BEFORE_LENGTH, BEFORE_WEIGHTS = "before, length told", "before, weights told"
 PARTS = ("train", "test")
 WIDTH = 1e-5  # of central differences, in the logarithm of a parameter
 
@@ -106,11 +106,11 @@ def _recoverable(
     system: System, planner: OptimalControl, truth: Tensor, count: int, generator: torch.Generator
 ) -> Tensor:  # (count, size)
     """The first initial states from which the expert plans to be upright in the end."""
-    kept = torch.empty(0, len(system.reach), dtype=torch.float64)
-    while len(kept) < count:
+    found = torch.empty(0, len(system.reach), dtype=torch.float64)
+    while len(found) < count:
         drawn = system.initial(count, generator)
-        kept = torch.cat([kept, drawn[system.is_upright(planner(drawn, truth))]])
-    return kept[:count]
+        found = torch.cat([found, drawn[system.is_upright(planner(drawn, truth))]])
+    return found[:count]
 
 
 def train_seed(settings: Settings, name: str, seed: int, tick: Tick) -> tuple[dict[str, Any], str]:
@@ -121,7 +121,7 @@ def train_seed(settings: Settings, name: str, seed: int, tick: Tick) -> tuple[di
         for done in range(0, settings.steps, settings.every):
             for learner in learners.values():  # in turns, so that the machine slows all of them alike
                 learner.course.slow_down(done / settings.steps)
-                learner.advance(min(settings.every, settings.steps - done))
+                learner.course.advance(min(settings.every, settings.steps - done))
             tick(done / settings.steps)
         results, drives = zip(*_results(task, learners), strict=True)
     words = ", ".join(f"{one['method']} {one['cost']:.3f}" for one in results)
@@ -137,7 +137,7 @@ class Learner:
         self.logarithms = task.guess.log().requires_grad_()
         layer = task.regulator if method == REGULATOR else task.planner
         self.layer = layer.with_gradient(CHEAP) if method == CHEAP else layer
-        self.course = Course([self.logarithms], task.settings.learning_rate, ("held_out",))
+        self.course = Course([self.logarithms], task.settings.learning_rate, self._loss, self._look, ("held_out",))
         self._loss().backward()  # what layers record when they are first called is no part of training
         self.course.clock = type(self.course.clock)()
 
@@ -145,10 +145,6 @@ class Learner:
     def parameters(self) -> Tensor:
         """Weights and length."""
         return self.logarithms.detach().exp()
-
-    def advance(self, steps: int) -> None:
-        """Train for some steps, and look at what is held out."""
-        self.course.advance(steps, self._loss, self._look)
 
     def _look(self) -> tuple[float]:
         with torch.no_grad():
@@ -178,9 +174,9 @@ def _results(task: Task, learners: dict[str, Learner]) -> list[tuple[dict[str, A
     untrained = {
         EXPERT: (task.planner, task.truth),
         BEFORE: (task.planner, task.guess),
-        LENGTH_TOLD: (task.planner, torch.cat([task.guess[:-1], task.truth[-1:]])),
-        WEIGHTS_TOLD: (task.planner, torch.cat([task.truth[:-1], task.guess[-1:]])),
-        TOLD: (task.regulator, task.truth),
+        BEFORE_LENGTH: (task.planner, torch.cat([task.guess[:-1], task.truth[-1:]])),
+        BEFORE_WEIGHTS: (task.planner, torch.cat([task.truth[:-1], task.guess[-1:]])),
+        KNOWN: (task.regulator, task.truth),
     }
     trained = {method: (one.layer, one.parameters) for method, one in learners.items()}
     drives = {name: task.drive(*one) for name, one in (untrained | trained).items()}

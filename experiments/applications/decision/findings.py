@@ -11,9 +11,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...shared.application import Record
-from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import STYLES, Picture, Theme, draw_runs, legend, plain
 from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
+from .data import BUDGET, GROUP, SPLIT
 from .training import MORE, SAME
 
 METHODS = (SAME, TWO_STAGE, *RULES, MORE)
@@ -97,6 +98,22 @@ def compare(record: Record, method: str, other: str) -> str:
     return f"{start}; the mean difference, {-mean(gains):+.4f}, is {clear} two standard errors ({error:.4f} each)."
 
 
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    return f"""<p>Scikit-learn's diabetes data. {GROUP} patients at a time compete for a drug that lasts for
+{BUDGET:g} full doses of the average patient. Each gets a share between none and a full dose, which costs in
+proportion to the body mass index; the budget is spent. A share is worth the progression of the disease that it
+prevents, less and less for more of it. The progression is known only a year later: a model predicts it, linear in
+age, sex, body mass index and blood pressure, and a quadratic program allocates. Regret is what the allocation for the
+true progression would have been worth more. <i>{TWO_STAGE}</i> fits the model by least squares; <i>{MORE}</i> also
+has the blood tests; <i>{SAME}</i> predicts the same for everyone; the others pass the regret back through the
+quadratic program, by three gradient rules (curvature would be the same as unconstrained, as all constraints are
+linear). Ridge, learning rate and when to stop are chosen by regret on validation patients. {SPLIT["train"]},
+{SPLIT["validation"]} and {SPLIT["test"]} patients for training, validation and testing; {settings["seeds"]}
+seeds, each with its own split. Times are seconds of the processor, on one thread; <i>in the layer</i>, forward +
+backward.</p>"""
+
+
 def pictures(record: Record) -> list[Picture]:
     """Regret by method and in training."""
     return [regret_picture(record, METHODS, RULES, "groups")]
@@ -108,28 +125,25 @@ def regret_picture(record: Record, methods: Sequence[str], learned: Sequence[str
     caption = (
         "Left: a dot for each seed, a bar for the mean. Right: at the chosen learning rate; seeds light, mean dark"
     )
-    return Picture("regret", alt, caption, partial(regret_figure, record, methods, learned, cases), wide=True)
+    draw = partial(regret_figure, record, methods, learned, cases)
+    return Picture("regret", (9.0, 3.9), draw, alt, caption, wide=True)
 
 
 def regret_figure(
-    record: Record, methods: Sequence[str], learned: Sequence[str], cases: str, theme: Theme, dpi: int
-) -> bytes:
+    record: Record, methods: Sequence[str], learned: Sequence[str], cases: str, figure: Figure, theme: Theme
+) -> None:
     """Regret on test cases, seed by seed, and the course of training on validation cases."""
-
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        _draw_seeds(left, {method: values(record, method, "regret") for method in methods}, theme)
-        left.set_ylabel(f"regret on test {cases}")
-        for rule in learned:
-            curves = values(record, rule, "curve")
-            draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
-        right.set_xlabel("training step")
-        right.set_ylabel(f"regret on validation {cases}")
-        legend(right)
-        for ax in (left, right):
-            plain(ax, theme)
-
-    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+    left, right = figure.subplots(1, 2)
+    _draw_seeds(left, {method: values(record, method, "regret") for method in methods}, theme)
+    left.set_ylabel(f"regret on test {cases}")
+    for rule in learned:
+        curves = values(record, rule, "curve")
+        draw_runs(right, rule, *([curve[name] for curve in curves] for name in ("validation_regret", "step")))
+    right.set_xlabel("training step")
+    right.set_ylabel(f"regret on validation {cases}")
+    legend(right)
+    for ax in (left, right):
+        plain(ax, theme)
 
 
 def _draw_seeds(ax: Any, regrets: dict[str, list[float]], theme: Theme) -> None:

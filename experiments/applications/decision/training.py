@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ...shared.application import Cases
-from ...shared.clock import Clock
 from ...shared.jobs import Tick
 from ...shared.rules import counted_warnings, make_rule
+from ...shared.training import Clock
 from .. import predicting
 from ..predicting import RULES, TWO_STAGE, fit, predict, train
 from ..sampling import draw_groups, split

@@ -7,7 +7,8 @@ from ...shared.drawing import Picture
 from ..decision.findings import compare, regret_picture, values, verdict
 from ..predicting import RULES, TWO_STAGE
 from ..words import by_seed, in_layer, mean, most_that_can_be_saved, spread
-from .training import LEARNED, SURROGATE
+from .data import DEGREE, FEATURES, ITEMS, NOISE
+from .training import LEARNED, SURROGATE, TEST, VALIDATION
 
 METHODS = (TWO_STAGE, *LEARNED)
 HEAD: tuple[str, ...] = ("method", "regret", "R² of predictions", "seconds", "in the layer", "cheap steps")
@@ -39,6 +40,19 @@ def sentences(record: Record) -> list[str]:
         f"{mean(values(record, SURROGATE, 'seconds')):.2g} s against {mean(values(record, 'exact', 'seconds')):.2g} s. "
         "It is for linear objectives alone.",
     ]
+
+
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    return f"""<p>Values of {ITEMS} items depend on {FEATURES} features by a polynomial of degree {DEGREE}, times noise
+between {1 - NOISE:g} and {1 + NOISE:g}: the generator of the predict-then-optimise literature (Elmachtoub and Grigas,
+2022; PyEPO). A knapsack with room for a part of them is packed by predicted values, and regret is what the best choice
+for the true ones would have been worth more, relative to that. The model is linear, so that it cannot be right
+everywhere. <i>{TWO_STAGE}</i> fits it by least squares; the others start there: <i>{SURROGATE}</i> by the surrogate
+loss of the same paper, the rest by passing the value of a smooth choice (penalty {settings["penalty"]:g} on squared
+shares) back through the layer, with three gradient rules. {settings["days"]}, {VALIDATION} and {TEST} days for
+training, validation (learning rate, when to stop) and testing; {settings["seeds"]} seeds, each with its own items.</p>
+"""
 
 
 def pictures(record: Record) -> list[Picture]:

@@ -13,9 +13,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from ...shared.application import Record
-from ...shared.drawing import VERMILION, Picture, Theme, draw_runs, legend, on_canvas, plain
+from ...shared.drawing import VERMILION, Picture, Theme, draw_runs, legend, plain
 from ..words import by_seed, consistency, in_layer, mean, most_that_can_be_saved, spread
-from .training import ONCE, RULES, UNROLLED, name_of
+from .data import SPLIT
+from .training import EXAMPLES, ONCE, RULES, UNROLLED, name_of
 
 SHARE = 0.95  # of the exact rule's final accuracy: the mark by which times are compared
 CHEAP = ("unconstrained", "adaptive")
@@ -159,57 +160,68 @@ def curvature(record: Record) -> str:
     return f"curvature and unconstrained, trained on the same seed, are {same}: the constraints are linear."
 
 
+def describe(settings: Record) -> str:
+    """The task, the methods and what is measured, for a page."""
+    equal = " of the exact rule, and as many as fit into the same time of the others" if settings["equal_time"] else ""
+    return f"""<p>Scikit-learn's digits, 8 by 8 pixels. A small convolutional network gives each of n images a score
+between -1 and 1; the transport plan between scores and ranks is a soft permutation, which training brings close to the
+sorting one, from the order alone. {SPLIT["train"]} images for training, {SPLIT["validation"]} for validation,
+{SPLIT["test"]} for testing; none serves twice. Gamma is {settings["gamma"]:g}, the learning rate begins at
+{settings["learning_rate"]:g}. Digits repeat in a sequence, and equal digits may come in any order: places are right if
+the digits read off there are.</p>
+<p>All rules see the same sequences from the same weights, in {settings["steps"]} steps of {settings["batch"]}
+sequences{equal}, on {settings["seeds"]} seeds, each with its own split, with images that are
+turned, slanted, scaled and shifted a little and a learning rate that comes down to zero; {UNROLLED} is plain autograd
+through {settings["iterations"]} iterations of Sinkhorn. Adding a number to all scores of a sequence does not change the
+plan, which a cheap gradient does not know: in the case <i>centred</i> the mean of a sequence is subtracted from its
+scores. Times are seconds of the processor in training, on one thread, without tests; <i>in the layer</i>, forward +
+backward. The mark is {SHARE:.0%} of the accuracy that the exact rule ends with on the same seed; its time is the mean
+over seeds, if all of them reach it.</p>"""
+
+
 def pictures(record: Record) -> list[Picture]:
     """For each case its learning curves, then for each case some sorted sequences."""
     found = [(case, f"n{case.n}{'_centred' if case.centred else ''}") for case in cases(record)]
     pictures = []
     for case, file in found:
         alt, caption = f"Accuracy in training, {case.name}", f"{case.name}: seeds light, mean dark"
-        pictures.append(Picture(f"curves_{file}", alt, caption, partial(accuracy_curves, case.runs), wide=True))
+        draw = partial(accuracy_curves, case.runs)
+        pictures.append(Picture(f"curves_{file}", (9.0, 3.9), draw, alt, caption, wide=True))
     for (case, file), example in zip(found, record["cases"], strict=True):
         caption = f"{case.name}: the first test sequences of the first seed, wrong places framed"
-        draw = partial(sorted_sequences, example)
-        pictures.append(Picture(f"sorted_{file}", f"Sorted test sequences, {case.name}", caption, draw))
+        size, draw = (1.4 + 0.5 * case.n, 0.58 * (1 + len(SHOWN)) * EXAMPLES), partial(sorted_sequences, example)
+        pictures.append(Picture(f"sorted_{file}", size, draw, f"Sorted test sequences, {case.name}", caption))
     return pictures
 
 
-def accuracy_curves(runs: Sequence[Record], theme: Theme, dpi: int) -> bytes:
+def accuracy_curves(runs: Sequence[Record], figure: Figure, theme: Theme) -> None:
     """The share of the test sequences in order, by step and by time."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(1, 2, sharey=True)
-        for ax, x in zip(axes, ("step", "seconds"), strict=True):
-            for rule in RULES:
-                curves = [one["curve"] for one in runs if one["rule"] == rule]
-                draw_runs(ax, rule, [curve["whole"] for curve in curves], [curve[x] for curve in curves])
-            ax.set_xlabel({"step": "training step", "seconds": "seconds of training"}[x])
-            ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-            ax.set_ylim(bottom=0)
-            plain(ax, theme)
-        axes[0].set_ylabel("test sequences wholly in order")
-        legend(axes[0])
-
-    return on_canvas(draw, (9.0, 3.9), "png", theme, dpi)
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, x in zip(axes, ("step", "seconds"), strict=True):
+        for rule in RULES:
+            curves = [one["curve"] for one in runs if one["rule"] == rule]
+            draw_runs(ax, rule, [curve["whole"] for curve in curves], [curve[x] for curve in curves])
+        ax.set_xlabel({"step": "training step", "seconds": "seconds of training"}[x])
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        ax.set_ylim(bottom=0)
+        plain(ax, theme)
+    axes[0].set_ylabel("test sequences wholly in order")
+    legend(axes[0])
 
 
-def sorted_sequences(example: Record, theme: Theme, dpi: int) -> bytes:
+def sorted_sequences(example: Record, figure: Figure, _: Theme) -> None:
     """Test sequences as they came and as each rule sorts them, with wrong places framed."""
     images, labels = np.array(example["images"]), np.array(example["labels"])
     count, n = labels.shape
-    lines = 1 + len(SHOWN)
-
-    def draw(figure: Figure) -> None:
-        for k, (ax,) in enumerate(figure.subplots(count, 1, squeeze=False)):
-            orders = [np.arange(n), *(np.argsort(example["scores"][rule][k], kind="stable") for rule in SHOWN)]
-            for line, (name, order) in enumerate(zip(("as given", *SHOWN), orders, strict=True)):
-                ax.text(-GAP, line * (SIDE + GAP) + SIDE / 2, name, ha="right", va="center", fontsize=9.5)
-                wrong = labels[k][order] != np.sort(labels[k]) if line else np.zeros(n, bool)
-                for column, (item, bad) in enumerate(zip(order, wrong, strict=True)):
-                    _draw_digit(ax, images[k, item], line, column, bad)
-            ax.set(xlim=(-LABEL, n * (SIDE + GAP)), ylim=(lines * (SIDE + GAP), -1), aspect="equal")
-            ax.set_axis_off()
-
-    return on_canvas(draw, (1.4 + 0.5 * n, 0.58 * lines * count), "png", theme, dpi)
+    for k, (ax,) in enumerate(figure.subplots(count, 1, squeeze=False)):
+        orders = [np.arange(n), *(np.argsort(example["scores"][rule][k], kind="stable") for rule in SHOWN)]
+        for line, (name, order) in enumerate(zip(("as given", *SHOWN), orders, strict=True)):
+            ax.text(-GAP, line * (SIDE + GAP) + SIDE / 2, name, ha="right", va="center", fontsize=9.5)
+            wrong = labels[k][order] != np.sort(labels[k]) if line else np.zeros(n, bool)
+            for column, (item, bad) in enumerate(zip(order, wrong, strict=True)):
+                _draw_digit(ax, images[k, item], line, column, bad)
+        ax.set(xlim=(-LABEL, n * (SIDE + GAP)), ylim=((1 + len(SHOWN)) * (SIDE + GAP), -1), aspect="equal")
+        ax.set_axis_off()
 
 
 def _draw_digit(ax: Any, image: Any, line: int, column: int, wrong: bool) -> None:

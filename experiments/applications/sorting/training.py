@@ -26,7 +26,7 @@ from problems import OptimalTransport
 from ...shared.application import Cases
 from ...shared.jobs import Tick
 from ...shared.rules import cheap_share, counted_warnings, make_rule
-from ..course import Course
+from ...shared.training import Course
 from ..sampling import draw_groups, split
 from .data import SPLIT, Digits, accuracies, load_digits, target_plan, vary
 
@@ -84,11 +84,11 @@ def train(task: Task, rules: Sequence[str], tick: Tick = lambda _: None) -> dict
         for learner in learners.values():
             learner.course.slow_down(done / steps)
             if task.settings.equal_time and learner.rule not in ("exact", ONCE):
-                learner.advance(steps, learners["exact"].course.clock.total)
+                learner.course.advance(steps, learners["exact"].course.clock.total)
             elif task.settings.equal_time and learner.rule == ONCE:  # which has the same steps as its twin
-                learner.advance(learners["unconstrained"].course.steps - learner.course.steps)
+                learner.course.advance(learners["unconstrained"].course.steps - learner.course.steps)
             else:
-                learner.advance(min(every, steps - done))
+                learner.course.advance(min(every, steps - done))
         tick(done / steps)
     return learners
 
@@ -167,18 +167,15 @@ class Learner:
     def __init__(self, rule: str, task: Task) -> None:
         self.rule, self.task = rule, task
         self.network = make_network(task.seed)
-        self.course = Course(list(self.network.parameters()), task.settings.learning_rate, ("whole", "places"))
+        rate, measures = task.settings.learning_rate, ("whole", "places")
+        self.course = Course(self.network.parameters(), rate, self._loss, partial(self.accuracies, "test"), measures)
         self.generator = torch.Generator().manual_seed(task.seed + 1)  # of the training sequences
         self.gradient = None if rule == UNROLLED else make_rule(rule)
         self.layer = make_layer(self.gradient, task)
 
-    def advance(self, steps: int, until: float = math.inf) -> None:
-        """Train for some steps, or until some seconds are over, and look at the test sequences."""
-        self.network.train()
-        self.course.advance(steps, self._loss, lambda: self.accuracies("test"), until)
-
     def _loss(self) -> Tensor:
         task = self.task
+        self.network.train()
         sequences = draw_groups(task.pools["train"], task.settings.batch, task.n, self.generator)
         images = vary(task.digits.images[sequences].flatten(0, 1).unsqueeze(1), self.generator)
         scores = self.network(images).view(sequences.shape)

@@ -18,10 +18,7 @@ VARIANTS = {
 }
 # Multipliers of an interior point are never zero: without clipping, every bound would count as active.
 OPTIONS = {"print_time": False, "error_on_fail": False, "clip_inactive_lam": True, "bound_consistency": True}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "tight": {"tol": 1e-10, "bound_relax_factor": 0.0},
-}
+SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "tight": {"tol": 1e-10, "bound_relax_factor": 0.0}}
 
 
 def build(case: Case, variant: str) -> Forward:

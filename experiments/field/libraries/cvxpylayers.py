@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cases import Case, Convex, DoesNotApplyError, Forward, Quadratic, Simplex, Transport
-from .library import Library, through_torch
+from .library import QUADRATIC, Library, tensors, through_torch
 
 VARIANTS = {
     "diffcp": "CvxpyLayer as it comes: diffcp with SCS or Clarabel at its tolerance",
@@ -31,9 +31,7 @@ def build(case: Case, variant: str) -> Forward:
     """The problem in CVXPY."""
     cp, layers = importlib.import_module("cvxpy"), importlib.import_module("cvxpylayers.torch")
     convex = _statement(case)(cp)
-    layer = layers.CvxpyLayer(
-        convex.problem, convex.parameters, [convex.variable], gp=convex.geometric, **SETTINGS[variant]
-    )
+    layer = layers.CvxpyLayer(convex.problem, convex.parameters, [convex.variable], **SETTINGS[variant])
     return through_torch(case, lambda xs: layer(*convex.values(xs))[0].flatten(1))
 
 
@@ -51,23 +49,21 @@ def _statement(case: Case) -> Callable[[Any], Convex]:
 def _dense(cp: Any, program: Quadratic) -> Convex:
     """All data are parameters; of Q a root, as the rules of CVXPY want it."""
     torch = importlib.import_module("torch")
-    names = ("Q", "q", "A", "b", "G", "h")
-    parameters = {name: cp.Parameter(getattr(program, name).shape[1:]) for name in names}
+    parameters = {name: cp.Parameter(getattr(program, name).shape[1:]) for name in QUADRATIC}
     u = cp.Variable(program.q.shape[1])
     root, q, A, b, G, h = parameters.values()
     problem = cp.Problem(cp.Minimize(cp.sum_squares(root @ u) / 2 + q @ u), [A @ u == b, G @ u <= h])
-    fixed = {name: torch.tensor(getattr(program, name)) for name in names}
+    fixed = tensors({name: getattr(program, name) for name in QUADRATIC})
 
     def values(xs: Any) -> list[Any]:
         data = fixed | dict(xs)
-        return [torch.linalg.cholesky(data["Q"]).mT, *(data[name] for name in names[1:])]
+        return [torch.linalg.cholesky(data["Q"]).mT, *(data[name] for name in QUADRATIC[1:])]
 
     return Convex(problem, list(parameters.values()), u, values)
 
 
 def _sparse(cp: Any, case: Case, program: Quadratic) -> Convex:
     """Matrices are constants, and the vectors that are no inputs too, if they are the same for all problems."""
-    torch = importlib.import_module("torch")
     vectors = {name: getattr(program, name) for name in ("q", "b", "h")}
     moving = [name for name, x in vectors.items() if name in case.inputs or np.ptp(x, 0).max(initial=0) > 0]
     symbols = {name: cp.Parameter(x.shape[1]) if name in moving else x[0] for name, x in vectors.items()}
@@ -75,7 +71,7 @@ def _sparse(cp: Any, case: Case, program: Quadratic) -> Convex:
     rows = [program.A @ u == symbols["b"]] if program.b.shape[1] else []
     objective = cp.quad_form(u, program.Q, assume_PSD=True) / 2 + symbols["q"] @ u
     problem = cp.Problem(cp.Minimize(objective), [*rows, program.G @ u <= symbols["h"]])
-    fixed = {name: torch.tensor(vectors[name]) for name in moving}
+    fixed = tensors({name: vectors[name] for name in moving})
     return Convex(
         problem, [symbols[name] for name in moving], u, lambda xs: [(fixed | dict(xs))[name] for name in moving]
     )

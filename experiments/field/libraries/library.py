@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..cases import Array, Case, Forward, Gradients, Programme, Solved
-from ..sources import COMMON, HERE, ROOT, of_files, of_machine
+from ..digests import COMMON, HERE, ROOT, code_digest, processor
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Library:
     def identity(self) -> str:
         """What its results depend on: versions, the code that calls it, and its own where that is here."""
         here = Path(str(sys.modules[self.build.__module__].__file__))
-        code = of_files(here, *(HERE / name for name in COMMON), *(ROOT / folder for folder in self.folders))
-        return f"{self.version} with torch {metadata.version('torch')} on {of_machine()}, code {code}"
+        code = code_digest(here, *(HERE / name for name in COMMON), *(ROOT / folder for folder in self.folders))
+        return f"{self.version} with torch {metadata.version('torch')} on {processor()}, code {code}"
 
     def load(self) -> None:
         """Import what it needs: once, before the processes of the cases are split off."""
@@ -63,6 +63,16 @@ def tensors(arrays: Mapping[str, Array], wanted: bool = False) -> dict[str, Any]
     """For torch; a gradient is wanted in them or not."""
     torch = importlib.import_module("torch")
     return {name: torch.tensor(value).requires_grad_(wanted) for name, value in arrays.items()}
+
+
+QUADRATIC = ("Q", "q", "A", "b", "G", "h")  # the data of a quadratic program
+
+
+def quadratic_through_torch(case: Case, solve: Callable[..., Any]) -> Forward:
+    """A forward pass of torch that solves dense quadratic programs: y (batch, n) of Q, q, A, b, G, h."""
+    program = case.quadratic().dense()
+    fixed = tensors({name: getattr(program, name) for name in QUADRATIC})
+    return through_torch(case, lambda xs: solve(*(fixed | xs).values()))
 
 
 def through_torch(

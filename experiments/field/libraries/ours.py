@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cases import Case, Eigen, Forward, Programme, Quadratic, Simplex, Transport
 from ..formulas import TorchMatrix, torch_operations
-from .library import Library, tensors, through_torch
+from .library import QUADRATIC, Library, tensors, through_torch
 
 VARIANTS = {
     "layer": "the ready-made layer, where there is one, as it comes",
@@ -46,8 +46,7 @@ def _quadratic(case: Case, record: Any) -> tuple[Any, Any]:
     if record is not None:
         return _sparse(program, record)
     program = program.dense()
-    fixed = tensors({name: getattr(program, name) for name in ("Q", "q", "A", "b", "G", "h")})
-
+    fixed = tensors({name: getattr(program, name) for name in QUADRATIC})
     return QuadraticProgram(on_failure="mask"), lambda xs: (list((fixed | xs).values()), {})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..cases import Case, Forward, Programme, Quadratic, Simplex
 from ..formulas import torch_operations
-from .library import Library, tensors, through_torch
+from .library import Library, quadratic_through_torch, through_torch
 
 VARIANTS = {
     "default": "solve_qp (_batch where matrices are shared), TorchProblem(sparse=True).batched_solve, as they come",
@@ -27,22 +27,16 @@ def build(case: Case, variant: str) -> Forward:
 
 def _quadratic(case: Case, variant: str) -> Forward:
     torch, module = importlib.import_module("torch"), importlib.import_module("pounce.torch")
-    given = case.quadratic()
-    program = given.dense()
     tol = 1e-12 if variant == "tight" else None
-    names = ("Q", "q", "A", "b", "G", "h")
-    fixed = tensors({name: getattr(program, name) for name in names})
 
-    def together(xs: dict[str, Any]) -> Any:
-        Q, q, A, b, G, h = (fixed | xs).values()
+    def together(Q: Any, q: Any, A: Any, b: Any, G: Any, h: Any) -> Any:
         return module.solve_qp_batch(P=Q[0], c=q, A=A[0], b=b, G=G[0], h=h, tol=tol)
 
-    def one_by_one(xs: dict[str, Any]) -> Any:
-        data = (fixed | xs).values()
+    def one_by_one(*data: Any) -> Any:
         rows = zip(*data, strict=True)
         return torch.stack([module.solve_qp(P=Q, c=q, A=A, b=b, G=G, h=h, tol=tol) for Q, q, A, b, G, h in rows])
 
-    return through_torch(case, together if given.sparse else one_by_one)
+    return quadratic_through_torch(case, together if case.quadratic().sparse else one_by_one)
 
 
 def _programme(case: Case, programme: Programme, variant: str) -> Forward:

@@ -9,45 +9,29 @@ import numpy as np
 import scipy.sparse
 
 from ..cases import Case, DoesNotApplyError, Forward, Quadratic, Simplex
-from .library import Library, tensors, through_torch
+from .library import QUADRATIC, Library, quadratic_through_torch, tensors, through_torch
 
-NAMES = ("Q", "q", "A", "b", "G", "h")
 TIGHT = 1e-12
-TAKES = (Quadratic, Simplex)
 
 
-def _dense(case: Case) -> tuple[Quadratic, dict[str, Any]]:
-    program = case.quadratic().dense()
-    return program, tensors({name: getattr(program, name) for name in NAMES})
+def _equalities(A: Any, b: Any) -> tuple[Any, Any]:
+    """As these libraries want them: empty tensors where there are none."""
+    none = importlib.import_module("torch").Tensor()
+    return (A, b) if b.shape[1] else (none, none)
 
 
 def _qpth(case: Case, variant: str) -> Forward:
-    torch = importlib.import_module("torch")
-    program, fixed = _dense(case)
     options = {"eps": TIGHT, "notImprovedLim": 10, "maxIter": 100} if variant == "tight" else {}
     solve = importlib.import_module("qpth.qp").QPFunction(verbose=0, check_Q_spd=False, **options)
-    none = torch.Tensor()
-
-    def function(xs: dict[str, Any]) -> Any:
-        Q, q, A, b, G, h = (fixed | xs).values()
-        return solve(Q, q, G, h, *((A, b) if program.b.shape[1] else (none, none)))
-
-    return through_torch(case, function)
+    return quadratic_through_torch(case, lambda Q, q, A, b, G, h: solve(Q, q, G, h, *_equalities(A, b)))
 
 
 def _proxsuite(case: Case, variant: str) -> Forward:
-    program, fixed = _dense(case)
     torch = importlib.import_module("torch")
     options = {"eps": TIGHT, "eps_backward": 1e-10, "rho_backward": 1e-10, "mu_backward": 1e-10}
     solve = importlib.import_module("proxsuite.torch.qplayer").QPFunction(**options if variant == "tight" else {})
-    low = torch.full_like(fixed["h"], -1e20)
-
-    def function(xs: dict[str, Any]) -> Any:
-        Q, q, A, b, G, h = (fixed | xs).values()
-        none = program.b.shape[1] == 0
-        return solve(Q, q, torch.Tensor() if none else A, torch.Tensor() if none else b, G, low, h)[0]
-
-    return through_torch(case, function)
+    low = torch.full(case.quadratic().h.shape, -1e20, dtype=torch.float64)
+    return quadratic_through_torch(case, lambda Q, q, A, b, G, h: solve(Q, q, *_equalities(A, b), G, low, h)[0])
 
 
 def _libdqp(case: Case, variant: str) -> Forward:
@@ -65,11 +49,12 @@ def _libdqp(case: Case, variant: str) -> Forward:
         matrices = {name: _torch_csc(getattr(program, name), torch) for name in ("Q", "A", "G")}
         fixed = matrices | tensors({name: getattr(program, name)[0] for name in ("q", "b", "h")})
     else:
-        fixed = {name: x[0] if alone else x for name, x in _dense(case)[1].items()}
+        dense = tensors({name: getattr(program.dense(), name) for name in QUADRATIC})
+        fixed = {name: x[0] if alone else x for name, x in dense.items()}
 
     def function(xs: dict[str, Any]) -> Any:
         xs = {name: x[0] for name, x in xs.items()} if alone else xs
-        Q, q, A, b, G, h = (({name: fixed[name] for name in NAMES}) | xs).values()
+        Q, q, A, b, G, h = ((fixed | xs)[name] for name in QUADRATIC)
         none = program.b.shape[1] == 0
         y = layer(Q, q, G, h, None if none else A, None if none else b)[0]
         return y.reshape(program.q.shape)
@@ -102,7 +87,7 @@ def _moreau(case: Case, variant: str) -> Forward:
     settings = moreau.Settings(device="cpu", batch_size=program.batch, enable_grad=True, **ipm)
     places = [torch.tensor(x, dtype=torch.int64) for m in (Q, rows) for x in (m.indptr, m.indices)]
     solver = importlib.import_module("moreau.torch").Solver(Q.shape[0], rows.shape[0], *places, cones, settings)
-    names = NAMES if full else ("q", "b", "h")
+    names = QUADRATIC if full else ("q", "b", "h")
     fixed = tensors({name: getattr(program, name) for name in names})
     shared = torch.tensor(Q.data).expand(program.batch, -1), torch.tensor(rows.data).expand(program.batch, -1)
 
@@ -120,21 +105,17 @@ def _moreau(case: Case, variant: str) -> Forward:
     return through_torch(case, function, claims)
 
 
-QPTH = Library(
-    "qpth", "qpth", "qpth.qp", TAKES,
-    {"default": "QPFunction as it comes", "tight": "eps 1e-12, up to 100 iterations"}, _qpth,
-)  # fmt: skip
-PROXSUITE = Library(
-    "proxsuite", "proxsuite", "proxsuite.torch.qplayer", TAKES,
-    {"default": "QPFunction as it comes (eps 1e-9, eps_backward 1e-4)", "tight": "eps 1e-12, backward 1e-10"},
-    _proxsuite,
-)  # fmt: skip
-LIBDQP = Library(
-    "libdqp", "libdqp", "dqp", TAKES,
-    {"default": "dQP_layer with PIQP at its tolerance", "tight": "eps 1e-10, active set to 1e-7"}, _libdqp,
-)  # fmt: skip
-MOREAU = Library(
-    "moreau", "moreau", "moreau.torch", TAKES,
-    {"default": "moreau.torch.Solver as it comes", "tight": "interior point to 1e-12"}, _moreau,
-)  # fmt: skip
-LAYERS = (QPTH, PROXSUITE, LIBDQP, MOREAU)
+# By name: the module, what builds a forward pass, and how it is used as it comes and tightly.
+USES = {
+    "qpth": ("qpth.qp", _qpth, "QPFunction as it comes", "eps 1e-12, up to 100 iterations"),
+    "proxsuite": (
+        "proxsuite.torch.qplayer", _proxsuite,
+        "QPFunction as it comes (eps 1e-9, eps_backward 1e-4)", "eps 1e-12, backward 1e-10",
+    ),
+    "libdqp": ("dqp", _libdqp, "dQP_layer with PIQP at its tolerance", "eps 1e-10, active set to 1e-7"),
+    "moreau": ("moreau.torch", _moreau, "moreau.torch.Solver as it comes", "interior point to 1e-12"),
+}  # fmt: skip
+LAYERS = tuple(
+    Library(name, name, module, (Quadratic, Simplex), {"default": usual, "tight": tight}, build)
+    for name, (module, build, usual, tight) in USES.items()
+)

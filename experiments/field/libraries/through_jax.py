@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cases import Case, DoesNotApplyError, Forward, Programme, Quadratic, Simplex, Solved
 from ..formulas import jax_operations
-from .library import Library
+from .library import QUADRATIC, Library
 
 JAXOPT_VARIANTS = {
     "default": "OSQP, LBFGS or projection_simplex as they come, with implicit differentiation, vmap and jit",
@@ -22,16 +22,22 @@ OPTIMISTIX_VARIANTS = {
 }
 
 
-def _jax() -> Any:
-    jax = importlib.import_module("jax")
-    jax.config.update("jax_enable_x64", True)
-    return jax
+def _load(name: str) -> Any:
+    """JAX or a library on it, in double precision."""
+    importlib.import_module("jax").config.update("jax_enable_x64", True)
+    return importlib.import_module(name)
+
+
+def _unconstrained(programme: Programme) -> tuple[Callable[[Any, Any], Any], Any]:
+    """The objective as a function of u and p, and where one starts."""
+    jnp = _load("jax.numpy")
+    objective = programme.functions(jax_operations()).objective
+    return lambda u, p: objective(p, u), jnp.asarray(programme.start[0])
 
 
 def _compiled(case: Case, solve: Callable[[dict[str, Any]], tuple[Any, Any]]) -> Forward:
     """solve takes the inputs of one problem, and returns y and whether it is solved."""
-    jax = _jax()
-    jnp = jax.numpy
+    jax, jnp = _load("jax"), _load("jax.numpy")
     xs, v = {name: jnp.asarray(x) for name, x in case.inputs.items()}, jnp.asarray(case.cotangent)
     batched = jax.vmap(solve)
     forward_pass = jax.jit(lambda xs: jax.vjp(batched, xs, has_aux=True))
@@ -51,17 +57,16 @@ def _compiled(case: Case, solve: Callable[[dict[str, Any]], tuple[Any, Any]]) ->
 
 
 def _jaxopt(case: Case, variant: str) -> Forward:
-    jnp, jaxopt = _jax().numpy, importlib.import_module("jaxopt")
+    jaxopt = _load("jaxopt")
     options = {"tol": 1e-10, "maxiter": 10_000} if variant == "tight" else {}
     if isinstance(case.statement, Simplex):
         if variant == "tight":
             raise DoesNotApplyError("nothing is iterated")
-        project = importlib.import_module("jaxopt.projection").projection_simplex
+        project = _load("jaxopt.projection").projection_simplex
         return _compiled(case, lambda xs: (project(-xs["q"]), True))
     if isinstance(case.statement, Programme):
-        objective = case.statement.functions(jax_operations()).objective
-        start = jnp.asarray(case.statement.start[0])
-        solver = jaxopt.LBFGS(lambda u, p: objective(p, u), **options)
+        objective, start = _unconstrained(case.statement)
+        solver = jaxopt.LBFGS(objective, **options)
 
         def solve(xs: dict[str, Any]) -> tuple[Any, Any]:
             found = solver.run(start, xs["p"])
@@ -72,11 +77,11 @@ def _jaxopt(case: Case, variant: str) -> Forward:
 
 
 def _osqp(case: Case, solver: Any) -> Forward:
-    jnp, given = _jax().numpy, case.quadratic()
-    if set(case.inputs) != {"Q", "q", "A", "b", "G", "h"} and not given.sparse:
+    jnp, given = _load("jax.numpy"), case.quadratic()
+    if set(case.inputs) != set(QUADRATIC) and not given.sparse:
         raise DoesNotApplyError("written for batches of all data, or of vectors")
     program = given.dense()
-    shared = {name: jnp.asarray(getattr(program, name)[0]) for name in ("Q", "A", "G", "q", "b", "h")}
+    shared = {name: jnp.asarray(getattr(program, name)[0]) for name in QUADRATIC}
     if any(np.ptp(getattr(given, name), 0).max(initial=0) > 0 for name in {"q", "b", "h"} - set(case.inputs)):
         raise DoesNotApplyError("vectors that differ without being inputs")
 
@@ -90,17 +95,14 @@ def _osqp(case: Case, solver: Any) -> Forward:
 
 
 def _optimistix(case: Case, variant: str) -> Forward:
-    jnp, optimistix = _jax().numpy, importlib.import_module("optimistix")
+    optimistix = _load("optimistix")
     assert isinstance(case.statement, Programme)
-    objective = case.statement.functions(jax_operations()).objective
-    start = jnp.asarray(case.statement.start[0])
+    objective, start = _unconstrained(case.statement)
     tolerance = 1e-12 if variant == "tight" else 1e-6
     solver = optimistix.BFGS(rtol=tolerance, atol=tolerance)
 
     def solve(xs: dict[str, Any]) -> tuple[Any, Any]:
-        found = optimistix.minimise(
-            lambda u, p: objective(p, u), solver, start, args=xs["p"], throw=False, max_steps=10_000
-        )
+        found = optimistix.minimise(objective, solver, start, args=xs["p"], throw=False, max_steps=10_000)
         return found.value, found.result == optimistix.RESULTS.successful
 
     return _compiled(case, solve)

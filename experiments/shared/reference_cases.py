@@ -10,17 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import problems
 from declarative import DeclarativeNode
-from problems import (
-    BallProjection,
-    EntropicSimplex,
-    EqualityQP,
-    Layer,
-    LeastSquares,
-    OptimalTransport,
-    QuadraticProgram,
-    SimplexProjection,
-)
 from problems.reference import DEFAULT, TIGHT_EXPONENTIAL, Reference, Settings, Statement, load, reference
 
 from .inputs import Draw
@@ -42,7 +33,7 @@ class Case:
     judged: bool = True  # is the reference one to agree with?
 
     @classmethod
-    def ready_made(cls, name: str, layer: Layer, constrained: bool = True, **xs: Tensor) -> Case:
+    def ready_made(cls, name: str, layer: problems.Layer, constrained: bool = True, **xs: Tensor) -> Case:
         """A layer whose reference is known."""
         return cls(name, layer, xs, lambda: reference(layer, *xs.values()), constrained)
 
@@ -54,7 +45,7 @@ class Case:
     def with_settings(self, words: str, settings: Settings) -> Case:
         """Compared with other settings, for the record."""
         layer = self.node
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, problems.Layer)
         build = lambda: reference(layer, *self.xs.values(), settings=settings)  # noqa: E731
         return dataclasses.replace(self, name=f"{self.name}, {words}", build=build, judged=False)
 
@@ -72,7 +63,7 @@ def transport_cases(size: int, draw: Draw) -> Iterator[Case]:
     """With uniform marginals as in the paper, and with marginals that are inputs."""
     cost, r, c = draw.uniform(size, size), draw.marginal(size), draw.marginal(size)
     for gamma in GAMMAS:
-        layer, name = OptimalTransport(gamma), f"transport {size} x {size}, gamma {gamma:g}"
+        layer, name = problems.OptimalTransport(gamma), f"transport {size} x {size}, gamma {gamma:g}"
         uniform = Case.ready_made(name, layer, M=cost)
         yield uniform
         yield Case.ready_made(f"{name}, marginals", layer, M=cost, r=r, c=c)
@@ -82,15 +73,16 @@ def transport_cases(size: int, draw: Draw) -> Iterator[Case]:
 
 def layer_cases(draw: Draw) -> Iterator[Case]:
     """The other ready-made layers."""
-    yield Case.ready_made("simplex", SimplexProjection(), x=draw.normal(M))
-    yield Case.ready_made("entropic simplex", EntropicSimplex(0.7), x=draw.normal(M))
-    yield Case.ready_made("ball", BallProjection(), x=draw.radii() * torch.nn.functional.normalize(draw.normal(M)))
+    yield Case.ready_made("simplex", problems.SimplexProjection(), x=draw.normal(M))
+    yield Case.ready_made("entropic simplex", problems.EntropicSimplex(0.7), x=draw.normal(M))
+    points = draw.radii() * torch.nn.functional.normalize(draw.normal(M))
+    yield Case.ready_made("ball", problems.BallProjection(), x=points)
     Q, q, A, b, G, h = draw.program(M, 3, 6)
-    yield Case.ready_made("equality QP", EqualityQP(), Q=Q, q=q, A=A, b=b)
-    yield Case.ready_made("QP with inequalities", QuadraticProgram(), Q=Q, q=q, A=A, b=b, G=G, h=h)
+    yield Case.ready_made("equality QP", problems.EqualityQP(), Q=Q, q=q, A=A, b=b)
+    yield Case.ready_made("QP with inequalities", problems.QuadraticProgram(), Q=Q, q=q, A=A, b=b, G=G, h=h)
     rows, right = draw.normal(2 * M, M), draw.normal(2 * M)
     weights = draw.uniform(2 * M) + 0.2
-    yield Case.ready_made("least squares", LeastSquares(), constrained=False, A=rows, b=right, w=weights)
+    yield Case.ready_made("least squares", problems.LeastSquares(), constrained=False, A=rows, b=right, w=weights)
 
 
 # Nodes that are given by nothing but callables, and solved by Newton's method.

@@ -1,4 +1,4 @@
-"""Work in a process that is split off: whatever becomes of it, the one that asks goes on."""
+"""Work in a forked process: whatever becomes of it, the one that asks goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE = 0.02  # seconds between two looks
 PATIENCE = 3  # times the limit of processor time, on the wall: others may use the machine
 
 
-def apart(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
+def run_forked(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
     """What it answers, or what became of it, with the seconds of the processor that it took.
 
     ``{"timeout": limit}`` if it took more than these seconds, ``{"error": ...}`` if its process ended without an

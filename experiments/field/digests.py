@@ -13,32 +13,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 # What problems are, how a cell is measured and how its answer is judged: whatever changes here changes every cell.
-COMMON = ("cases.py", "formulas.py", "conditions.py", "truth.py", "judge.py", "measure.py", "libraries/library.py")
 TRUTH = ("cases.py", "formulas.py", "conditions.py", "truth.py")
+MEASURE = ("judge.py", "measure.py", "../shared/timing.py", "../shared/memory.py")
+COMMON = (*TRUTH, *MEASURE, "libraries/library.py")
 # Names of constants that say which cells there are, or are words for people: a cell does not depend on them.
 APART = ("FAMILIES", "SHAPES", "COMPILED", "TITLES", "VARIANTS")
 
 
 @cache
-def of_files(*paths: Path) -> str:
+def code_digest(*paths: Path) -> str:
     """Of the code in files, and in all files below folders."""
     found: list[Path] = []
     for path in paths:
         found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     trees = [_dump(path.read_text(encoding="utf-8")) for path in found]
-    return of_bytes(tree.encode() for tree in trees)
+    return digest(tree.encode() for tree in trees)
 
 
-def of_bytes(parts: Iterable[bytes]) -> str:
+def digest(parts: Iterable[bytes]) -> str:
     """Of anything."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
+        found.update(part)
+    return found.hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
-def of_machine() -> str:
+def processor() -> str:
     """Times of two machines are not compared: its processor, in a word."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []

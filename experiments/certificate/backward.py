@@ -1,4 +1,4 @@
-"""The exact rule, with a certificate of a cheap one and the truth beside."""
+"""A backward pass of the exact rule, observed: the certificate of a cheap gradient, and the truth beside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Complement = Callable[[Point], SchurComplement]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Certified:
     """A backward pass: what was proven, and what is true."""
 
     certificate: Certificate
@@ -35,7 +35,7 @@ class Seen:
         cheap: str,
         complement: Complement | None = None,
         **options: Any,
-    ) -> Seen:
+    ) -> Certified:
         """Certify the gradient of a cheap rule."""
         known = None if complement is None else complement(point)
         g, g_hat = (pull(RULES[name], point, v, wanted) for name in ("exact", cheap))
@@ -52,8 +52,8 @@ class Seen:
         return int(((certificate.descends & (excess < 0)) | (certificate.ascends & (excess > 0))).sum())
 
 
-class Watching(Rule):
-    """Passes the exact gradient on, and hands the point of every backward pass to a function."""
+class Observed(Rule):
+    """The exact rule, which hands the point of every backward pass to a function."""
 
     def __init__(self, look: Callable[[Point, Tensor, Sequence[int]], None]) -> None:
         self.look = look
@@ -69,7 +69,7 @@ class Watching(Rule):
 def backward(node: DeclarativeNode, xs: Sequence[Tensor], v: Tensor, look: Callable[..., None]) -> None:
     """Solve, and look at the backward pass."""
     inputs = [x.detach().requires_grad_() for x in xs]
-    y = node.with_gradient(Watching(look))(*inputs)
+    y = node.with_gradient(Observed(look))(*inputs)
     torch.autograd.grad(y, inputs, v.reshape(y.shape))
 
 
