@@ -17,7 +17,7 @@ from tests.support.layers import LAYERS, each_layer, near, node_case, same_bits,
 from tests.support.problem_table import Case
 
 THREADS = 1e-12  # relative: with another number of threads a sum is added up in another order
-FORMULAS = [node_case(name, "closed form") for name in ("u a matrix", "u a scalar")]
+BY_SCIPY = [node_case(name, "scipy") for name in ("simplex", "u a matrix", "u a scalar")]
 ALONE = 1e-11  # relative: a batch of one takes other paths through the linear algebra than a batch of many
 
 
@@ -40,13 +40,13 @@ def unrelated() -> None:
 
 @each_layer
 def test_the_same_bits_after_unrelated_calls_and_in_several_threads(case: Case):
-    inputs = [case.inputs(seed=seed) for seed in (3, 4, 5)]
+    inputs = [case.inputs(seed=seed) for seed in (3, 4)]
     inputs.append(some_of(inputs[0], len(case.layer(*inputs[0])), slice(1)))  # a batch of another size
     expected = [outcome(case.layer, xs) for xs in inputs]
     unrelated()
     assert same_bits(outcome(case.layer, inputs[0]), expected[0])
-    threaded = in_threads(lambda xs: outcome(case.layer, xs), inputs * 2)
-    for found, truth in zip(threaded, expected * 2, strict=True):
+    threaded = in_threads(lambda xs: outcome(case.layer, xs), [*inputs, inputs[0]])
+    for found, truth in zip(threaded, [*expected, expected[0]], strict=True):
         assert same_bits(found, truth)
 
 
@@ -97,7 +97,7 @@ def test_a_batch_gives_what_its_problems_give_one_by_one_and_in_another_order(ca
         assert not shared[i] or near(sums[i], 2 * together[i], ALONE)
 
 
-@pytest.mark.parametrize("case", [*LAYERS, *FORMULAS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*LAYERS, *BY_SCIPY], ids=lambda case: case.name)
 def test_an_empty_batch_gives_an_empty_result_and_zero_gradients(case: Case):
     xs = case.inputs()
     whole = case.layer(*xs)
