@@ -301,3 +301,58 @@ def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, recor
     with pytest.raises(RuntimeError, match="changed in place between its forward and its backward pass"):
         torch.autograd.grad(y.sum(), x)
     assert relative(torch.autograd.grad(node(x).sum(), x)[0], 10 * torch.ones_like(x)) < 1e-12
+
+
+# Their values are read anew in every call
+
+
+@pytest.fixture(params=["called", "graph", "tape"])
+def record(request, monkeypatch):
+    """How functions are evaluated: what is recorded is run as a tape, if Numba is there, or operation by operation."""
+    if request.param == "graph":
+        monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+    return request.param != "called"
+
+
+CHANGES = {
+    "in place": lambda scale: scale.mul_(3),
+    "through data": lambda scale: scale.data.fill_(6.0),
+    "other data": lambda scale: setattr(scale, "data", torch.tensor(6.0, dtype=DOUBLE)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("solver", ["newton", "closed form"])
+def test_their_values_are_read_anew(solver, change, record):
+    """Those of an objective and of a constraint, which are evaluated once in a search if that is affine."""
+    scale, x = torch.tensor(2.0, dtype=DOUBLE), torch.randn(4, 3, dtype=DOUBLE, requires_grad=True)
+
+    def truth(x):
+        return scale * x + (1 / scale - scale * x.sum(-1, keepdim=True)) / 3
+
+    node = DeclarativeNode(
+        lambda x, u: (u - scale * x).square().sum(),
+        lambda _, u: (scale * u).sum() - 1,
+        solver=truth if solver == "closed form" else solver,
+        start=3,
+        record=record,
+    )
+    for _ in range(2):
+        for _ in range(2):
+            y, expected = node(x), truth(x)
+            found, wanted = (torch.autograd.grad(one.pow(3).sum(), x)[0] for one in (y, expected))
+        assert relative(y, expected) < 1e-12
+        assert relative(found, wanted) < 1e-12
+        change(scale)
+
+
+def test_places_are_read_anew_too(record):
+    """Whole numbers are in the tape: it is written anew."""
+    places, x = torch.tensor([0, 1, 2]), torch.randn(4, 3, dtype=DOUBLE)
+    node = DeclarativeNode(
+        lambda x, u: (u - x[places]).square().sum(), lambda _, u: u.sum() - 1, start=3, record=record
+    )
+    for others in ([2, 0, 1], [1, 1, 0]):
+        moved = x[:, places]
+        assert relative(node(x), moved + (1 - moved.sum(-1, keepdim=True)) / 3) < 1e-12
+        places.copy_(torch.tensor(others))

@@ -12,17 +12,13 @@ from declarative.problem import Batch
 from declarative.reports.check import CheckError, Grade
 from declarative.reports.conformance import ConformanceResult
 from declarative.solution import RawSolution
-from tests.support.helpers import DOUBLE, half_square, normalise
+from tests.support.helpers import DOUBLE, half_square, normalise, unit
 from tests.support.problem_table import TABLE, Case
 
 X = torch.tensor([[0.3, -1.2], [1.1, 0.4]], dtype=DOUBLE)
 
 # One of each kind. Eigenvectors other than that of the largest eigenvalue are saddle points, which a check refuses.
 LAYERS = {type(case.layer): case for case in TABLE if case.name not in ("eigen", "eigen-smallest")}.values()
-
-
-def unit(_, u):
-    return u.square().sum() - 1
 
 
 def sphere(**options) -> DeclarativeNode:

@@ -14,8 +14,8 @@ from torch import Tensor
 from declarative import DeclarativeNode, NumericalWarning, Solver, SolverError, Status
 from declarative.problem import Batch
 from declarative.solution import RawSolution
-from tests.support.faults import AtCall, OwnError, X, each_solver, fail, nothing_changes, unit
-from tests.support.helpers import DOUBLE, half_square, normalise, relative
+from tests.support.faults import AtCall, OwnError, X, each_solver, fail, nothing_changes
+from tests.support.helpers import DOUBLE, half_square, normalise, relative, unit
 
 OTHER = {torch.float32: torch.float64, torch.float64: torch.float32}
 

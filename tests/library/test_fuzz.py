@@ -32,7 +32,7 @@ from declarative import (
 from problems import OptimalControl
 from problems.layer import Options
 from tests.support.fuzz_table import attempt, odd_objects, odd_tensors
-from tests.support.helpers import half_square, normalise
+from tests.support.helpers import half_square, normalise, unit
 from tests.support.problem_table import TABLE, Case
 
 X = torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=torch.float64)
@@ -48,10 +48,6 @@ METHODS: dict[str, Callable[..., Any]] = {
 # Results, which nobody but the library makes, and the bases of the caller's own classes.
 NOT_CALLED = {"Derivatives", "Solution", "Status", "NumericalWarning", "SolverError", "Rule", "Solver"}
 SOLVERS_AND_RULES = [Newton, Scipy, Chain, ClosedForm, Adaptive, Exact, Curvature, Unconstrained, Identity, Smoothed]
-
-
-def unit(_, u):
-    return u.square().sum() - 1
 
 
 def odd(like: Tensor) -> Iterator[tuple[str, Any]]:

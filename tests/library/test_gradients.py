@@ -6,12 +6,24 @@ import dataclasses
 import pytest
 import torch
 
-from declarative import ClosedForm, NumericalWarning, Scipy, SolverError
+from declarative import ClosedForm, DeclarativeNode, NumericalWarning, Scipy, SolverError
 from declarative.optimality import assess
 from declarative.problem import Batch, Problem
 from declarative.solution import RawSolution
 from declarative.solvers.polish import polish
-from tests.support.helpers import DOUBLE, REGULAR, case, cases, gradients, relative, solved_cases, up_to_sign
+from tests.support.helpers import (
+    DOUBLE,
+    REGULAR,
+    case,
+    cases,
+    gradients,
+    half_square,
+    normalise,
+    relative,
+    solved_cases,
+    unit,
+    up_to_sign,
+)
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -36,6 +48,15 @@ def test_solution_and_gradient_are_those_of_the_closed_form(case, solver, batch,
         assert grad.dtype == dtype
         assert grad.shape == x.shape
         assert relative(grad.to(DOUBLE), expected) < TOLERANCE[dtype]
+
+
+def test_in_dims_other_than_zero():
+    node = DeclarativeNode(half_square, unit, solver=normalise, in_dims=1)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    y, truth = node(x), normalise(x.T)
+    v = torch.randn_like(truth)
+    assert relative(y, truth) < 1e-12
+    assert relative(gradients(y, (x,), v)[0], gradients(truth, (x,), v)[0]) < 1e-12
 
 
 @pytest.mark.parametrize("case", cases([c for c in REGULAR if c.equality or c.inequality]))

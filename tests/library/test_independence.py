@@ -1,60 +1,114 @@
-"""A node keeps nothing of a call: several calls in one loss, several threads, copies and pickles."""
+"""A call depends on its inputs alone: not on other calls, threads, or the other problems of a batch; nor do copies."""
+
+from __future__ import annotations
 
 import copy
 import io
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from declarative import DeclarativeNode
-from tests.support.helpers import case, cases, gradients, half_square, normalise, relative
+from tests.support.helpers import gradients, half_square, in_threads, normalise, unit
+from tests.support.layers import LAYERS, each_layer, near, node_case, same_bits, some_of
+from tests.support.problem_table import Case
+
+THREADS = 1e-12  # relative: with another number of threads a sum is added up in another order
+BY_SCIPY = [node_case(name, "scipy") for name in ("simplex", "u a matrix", "u a scalar")]
+ALONE = 1e-11  # relative: a batch of one takes other paths through the linear algebra than a batch of many
 
 
-def unit(_, u):
-    return u.square().sum() - 1
+def outcome(layer: DeclarativeNode, xs: Sequence[Tensor]) -> list[Tensor]:
+    """Solutions, multipliers, gradients and second derivatives."""
+    solution = layer.solve(*xs)
+    first = torch.autograd.grad((solution.y + 0.3).pow(3).sum(), xs, create_graph=True)
+    second = torch.autograd.grad(sum((g * g).sum() for g in first) + sum(0 * x.sum() for x in xs), xs)
+    return [x.detach() for x in (solution.y, solution.multipliers, solution.objective, *first, *second)]
 
 
-NODES = [case(name) for name in ("sphere", "simplex", "ball", "eigenvector", "two inputs")]
+def unrelated() -> None:
+    """Other calls, among them one that fails."""
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    DeclarativeNode(half_square, lambda _, u: u.sum() - 7, start=4)(x).sum().backward()
+    with pytest.raises(ValueError, match="at least one input"):
+        DeclarativeNode(half_square, start=4)()
+    torch.manual_seed(99)
 
 
-@pytest.mark.parametrize("solver", ["closed form", "scipy"])
-@pytest.mark.parametrize("problem", cases(NODES))
-def test_two_calls_in_one_loss(problem, solver):
-    node = problem.node(solver)
-    one, two = problem.xs(2, seed=1), problem.xs(3, seed=2)
-    first, second = node(*one), node(*two)
+@each_layer
+def test_the_same_bits_after_unrelated_calls_and_in_several_threads(case: Case):
+    inputs = [case.inputs(seed=seed) for seed in (3, 4)]
+    inputs.append(some_of(inputs[0], len(case.layer(*inputs[0])), slice(1)))  # a batch of another size
+    expected = [outcome(case.layer, xs) for xs in inputs]
+    unrelated()
+    assert same_bits(outcome(case.layer, inputs[0]), expected[0])
+    threaded = in_threads(lambda xs: outcome(case.layer, xs), [*inputs, inputs[0]])
+    for found, truth in zip(threaded, [*expected, expected[0]], strict=True):
+        assert same_bits(found, truth)
+
+
+@each_layer
+def test_two_calls_in_one_loss(case: Case):
+    one, two = case.inputs(), case.inputs(seed=4)
+    first, second = case.layer(*one), case.layer(*two)
     v, w = torch.randn_like(first), torch.randn_like(second)
     together = torch.autograd.grad((v * first).sum() + (w * second).sum(), (*one, *two))
-    alone = (*gradients(node(*one), one, v), *gradients(node(*two), two, w))
-    assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))
+    alone = (*gradients(case.layer(*one), one, v), *gradients(case.layer(*two), two, w))
+    assert same_bits(together, alone)
 
 
-@pytest.mark.parametrize("problem", cases(NODES))
-def test_eight_threads(problem):
-    node = problem.node("closed form")
-
-    def work(seed):
-        xs = problem.xs(2 + seed % 3, seed=seed)
-        y = node(*xs)
-        return gradients(y, xs, torch.ones_like(y))
-
-    with ThreadPoolExecutor(8) as pool:
-        threaded = list(pool.map(work, range(12)))
-    for seed, found in enumerate(threaded):
-        assert all(torch.equal(a, b) for a, b in zip(found, work(seed), strict=True))
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
 
 
-def test_the_batch_gives_what_its_problems_give_one_by_one():
-    for problem in NODES[:4]:
-        xs = problem.xs(4)
-        node = problem.node("scipy")
-        whole = node(*xs)
-        v = torch.randn_like(whole)
-        parts = [gradients(node(*(x[i : i + 1] for x in xs)), xs, v[i : i + 1])[0] for i in range(4)]
-        assert relative(gradients(whole, xs, v)[0], torch.stack(parts).sum(0)) < 1e-11
+@each_layer
+def test_two_threads_of_torch(case: Case, two_threads: None):  # noqa: ARG001
+    with_two = outcome(case.layer, case.inputs())
+    assert same_bits(outcome(case.layer, case.inputs()), with_two)
+    torch.set_num_threads(1)
+    for one, other in zip(outcome(case.layer, case.inputs()), with_two, strict=True):
+        assert near(one, other, THREADS)
+
+
+@each_layer
+def test_a_batch_gives_what_its_problems_give_one_by_one_and_in_another_order(case: Case):
+    xs = case.inputs()
+    whole = case.layer(*xs)
+    size, v = len(whole), torch.randn_like(whole)
+    shared = [not (x.dim() > 1 and len(x) == size) for x in xs]
+    parts = [torch.tensor([i]) for i in range(size)] + [torch.arange(size).flip(0)]
+    together, sums = gradients(whole, xs, v), [torch.zeros_like(x) for x in xs]
+    for rows in parts:
+        part = some_of(xs, size, rows)
+        y = case.layer(*part)
+        assert near(y, whole[rows], ALONE)
+        for i, g in enumerate(gradients(y, part, v[rows])):
+            if shared[i]:
+                sums[i] += g
+            else:
+                assert near(g, together[i][rows], ALONE)
+    for i in range(len(xs)):  # what is shared has the sum of their gradients, once by one and once together
+        assert not shared[i] or near(sums[i], 2 * together[i], ALONE)
+
+
+@pytest.mark.parametrize("case", [*LAYERS, *BY_SCIPY], ids=lambda case: case.name)
+def test_an_empty_batch_gives_an_empty_result_and_zero_gradients(case: Case):
+    xs = case.inputs()
+    whole = case.layer(*xs)
+    empty = some_of(xs, len(whole), slice(0))
+    y = case.layer(*empty)
+    assert y.shape == (0, *whole.shape[1:])
+    for x, g in zip(empty, torch.autograd.grad(y.sum(), empty), strict=True):
+        assert g.shape == x.shape
+        assert not g.any()
+    assert case.layer.derivatives(*empty).H.shape == (0, *case.layer.derivatives(*xs).H.shape[1:])
+    assert torch.vmap(case.layer)(*(torch.stack([x, x]) for x in empty)).shape == (2, *y.shape)
 
 
 def test_pickle_deepcopy_and_save():
@@ -63,116 +117,7 @@ def test_pickle_deepcopy_and_save():
     for other in (pickle.loads(pickle.dumps(node)), copy.deepcopy(node)):
         assert torch.equal(other(x), node(x))
         assert type(other.gradient).__name__ == "Curvature"
-    buffer = io.BytesIO()
-    torch.save(nn.Sequential(nn.Linear(3, 3), node), buffer)
+    model, buffer = nn.Sequential(nn.Linear(3, 3), node), io.BytesIO()
+    torch.save(model, buffer)
     buffer.seek(0)
-    assert torch.load(buffer, weights_only=False)(x).shape == (2, 3)
-
-
-def test_a_node_in_a_model_has_no_parameters_and_moves_along():
-    model = nn.Sequential(nn.Linear(3, 3), DeclarativeNode(half_square, unit, solver=normalise)).double()
-    assert sum(1 for _ in model.parameters()) == 2
-    assert model(torch.randn(2, 3, dtype=torch.float64)).dtype == torch.float64
-
-
-def test_float32_stays_float32_up_to_the_next_layer():
-    model = nn.Sequential(DeclarativeNode(half_square, unit, solver="scipy", start=lambda x: x), nn.Linear(3, 1))
-    model(torch.randn(2, 3, requires_grad=True)).sum().backward()
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("solver", [normalise, "scipy"])
-def test_without_gradients(mode, solver):
-    node = DeclarativeNode(half_square, unit, solver=solver, start=lambda x: x)
-    x = torch.randn(2, 3, requires_grad=True)
-    with mode():
-        y = node(x)
-        assert torch.allclose(node(2 * x.detach()), y, atol=1e-6)
-    assert not y.requires_grad
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_in_and_out(dtype):
-    node = DeclarativeNode(half_square, unit, solver=normalise)
-    x = torch.randn(2, 3, dtype=dtype, requires_grad=True)
-    y = node(x)
-    assert y.dtype == dtype
-    (g,) = torch.autograd.grad(y[:, 0].sum(), x)
-    assert g.dtype == dtype
-    assert torch.allclose(y.float(), normalise(x.float()), atol=1e-2)
-
-
-def test_autocast_does_not_cost_digits():
-    node = DeclarativeNode(half_square, lambda _, u: u @ torch.ones(3) - 1, solver="scipy", start=3)
-    x = torch.randn(2, 3, requires_grad=True)
-    plain = node(x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(node(x), plain)
-
-
-@pytest.mark.parametrize("layout", ["transposed", "expanded", "strided"])
-def test_any_memory_layout(layout):
-    node = DeclarativeNode(half_square, unit, solver="scipy", start=lambda x: x)
-    base = torch.randn(4, 6, dtype=torch.float64)
-    x = {"transposed": base.T, "expanded": base[:1].expand(5, 6), "strided": base[::2, ::3]}[layout]
-    assert relative(node(x), normalise(x)) < 1e-12
-
-
-def test_in_dims_other_than_zero():
-    node = DeclarativeNode(half_square, unit, solver=normalise, in_dims=1)
-    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    y = node(x)
-    assert relative(y, normalise(x.T)) < 1e-12
-    (g,) = torch.autograd.grad(y[:, 0].sum(), x)
-    (expected,) = torch.autograd.grad(normalise(x.T)[:, 0].sum(), x)
-    assert relative(g, expected) < 1e-12
-
-
-def test_a_backward_pass_inside_autocast_does_not_cost_digits():
-    root = torch.randn(2, 8, 8)
-    matrix = root @ root.mT + 0.1 * torch.eye(8)
-    node = DeclarativeNode(lambda Q, x, u: u @ (Q @ u) / 2 - x @ u, lambda Q, x, u: u.sum() - 1, start=8)  # noqa: ARG005
-    x = torch.randn(2, 8, requires_grad=True)
-    y = node(matrix, x)
-    v = torch.randn(2, 8)
-    (plain,) = torch.autograd.grad(y, x, v, retain_graph=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        (inside,) = torch.autograd.grad(y, x, v)
-    assert torch.equal(plain, inside)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointing(reentrant):
-    node = DeclarativeNode(half_square, unit, start=lambda x: x)
-    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    y = torch.utils.checkpoint.checkpoint(node, x, use_reentrant=reentrant)
-    (g,) = torch.autograd.grad(y.pow(3).sum(), x) if not reentrant else (None,)
-    if reentrant:
-        y.pow(3).sum().backward()
-        g = x.grad
-    x = x.detach().requires_grad_()
-    (expected,) = torch.autograd.grad(normalise(x).pow(3).sum(), x)
-    assert relative(g, expected) < 1e-10
-
-
-def test_saved_tensors_on_the_cpu():
-    node = DeclarativeNode(half_square, unit, start=lambda x: x)
-    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    with torch.autograd.graph.save_on_cpu():
-        y = node(x)
-    (g,) = torch.autograd.grad(y.sum(), x)
-    (expected,) = torch.autograd.grad(normalise(x).sum(), x)
-    assert relative(g, expected) < 1e-10
-
-
-def test_in_a_compiled_model():
-    torch._dynamo.reset()
-    model = nn.Sequential(nn.Linear(3, 3), DeclarativeNode(half_square, unit, start=lambda x: x)).double()
-    x = torch.randn(2, 3, dtype=torch.float64)
-    compiled = torch.compile(model, backend="eager")
-    assert relative(compiled(x), model(x)) < 1e-12
-    compiled(x).pow(3).sum().backward()
-    found = model[0].weight.grad.clone()
-    model.zero_grad()
-    model(x).pow(3).sum().backward()
-    assert relative(found, model[0].weight.grad) < 1e-12
+    assert torch.equal(torch.load(buffer, weights_only=False)(x), model(x))

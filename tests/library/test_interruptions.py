@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, check
-from tests.support.faults import AtCall, X, each_solver, nothing_changes, surroundings, unit
-from tests.support.helpers import case, half_square
+from tests.support.faults import AtCall, X, each_solver, nothing_changes, surroundings
+from tests.support.helpers import case, half_square, unit
 
 
 def interrupt(_: Tensor) -> Tensor:

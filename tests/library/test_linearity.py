@@ -217,15 +217,6 @@ def test_single_precision_has_no_digits_to_spare():
     assert node.solve(x).iterations.max() <= 30
 
 
-def test_captured_tensors_are_read_anew_in_every_call():
-    matrix = torch.eye(3, dtype=DOUBLE)
-    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: (matrix @ u).sum() - 1, start=3)
-    x = torch.tensor([[1.0, 2.0, 3.0]], dtype=DOUBLE)
-    assert torch.allclose(node(x).sum(), torch.ones((), dtype=DOUBLE))
-    matrix.mul_(2.0)
-    assert torch.allclose(node(x).sum(), torch.full((), 0.5, dtype=DOUBLE))
-
-
 def test_a_function_that_is_another_one_every_time_does_not_deceive_the_verdict():
     """Such functions have no solution; what a search takes for known of them must not be taken for one."""
     count = [0]
@@ -234,12 +225,8 @@ def test_a_function_that_is_another_one_every_time_does_not_deceive_the_verdict(
         count[0] += 1
         return (u - x - 100.0 * count[0]).square().sum()
 
-    node = DeclarativeNode(objective, solver="newton", start=3)
-    try:
-        y = node(torch.zeros(1, 3, dtype=DOUBLE))
-    except SolverError:
-        return
-    assert y.abs().max() > 100  # one of the functions' minima
+    with pytest.raises(SolverError, match="iteration_limit"):
+        DeclarativeNode(objective, solver="newton", start=3)(torch.zeros(1, 3, dtype=DOUBLE))
 
 
 def test_an_operator_of_somebody_else_with_the_name_of_one_of_torch_proves_nothing():

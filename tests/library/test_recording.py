@@ -90,7 +90,7 @@ def test_by_default_functions_are_called_and_recorded_ones_are_not(record):
     assert (function.calls == before) is record
 
 
-# What is captured
+# What is captured; that its values are read anew is tested in test_captured.py
 
 
 class Module(nn.Module):
@@ -100,28 +100,6 @@ class Module(nn.Module):
 
     def forward(self, x, u):
         return (u - self.scale * x).square().sum()
-
-
-CHANGES = {
-    "in place": lambda scale: scale.mul_(3),
-    "through data": lambda scale: scale.data.fill_(6.0),
-    "other data": lambda scale: setattr(scale, "data", torch.tensor(6.0, dtype=DOUBLE)),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("solver", ["newton", "closed form"])
-def test_captured_tensors_are_read_anew(solver, change):
-    module, x = Module(), randn(4, 3).requires_grad_()
-    formula = (lambda x: module.scale * x) if solver == "closed form" else solver
-    node = DeclarativeNode(lambda x, u: module(x, u), solver=formula, start=3, record=True)  # not an input of the node
-    for factor in (2.0, 6.0):
-        for _ in range(2):
-            y = node(x)
-            (grad,) = torch.autograd.grad(y.sum(), x)
-        assert relative(y.detach(), factor * x.detach()) < 1e-12
-        assert relative(grad, torch.full_like(x, factor)) < 1e-12
-        change(module.scale)
 
 
 def test_a_captured_tensor_of_another_precision_is_traced_anew():
@@ -254,7 +232,7 @@ def test_what_differs_from_call_to_call_is_refused():
 
 def test_an_error_of_the_users_function_comes_through():
     def wrong(x, u):
-        if len(graphs(node)) >= 0 and u.requires_grad is False:
+        if not u.requires_grad:
             raise KeyError("mine")
         return (u - x).square().sum()
 
@@ -351,15 +329,16 @@ def test_the_cache_is_bounded_and_belongs_to_the_node(monkeypatch):
 
 
 def test_several_threads_record_at_once_and_leave_others_alone():
-    x = randn(4, 3)
-    node = DeclarativeNode(
-        lambda x, u: (u - x).square().sum() + 0 * sum(torch.fx._symbolic_trace.is_fx_tracing() for _ in range(1)),
-        lambda _, u: u.sum() - 1,
-        solver="newton",
-        start=3,
-        record=True,
-    )  # what fx says of the whole process must not change
+    x, tracing = randn(4, 3), []
+
+    def objective(x, u):
+        tracing.append(torch.fx._symbolic_trace.is_fx_tracing())
+        return (u - x).square().sum()
+
+    node = DeclarativeNode(objective, lambda _, u: u.sum() - 1, solver="newton", start=3, record=True)
     assert all(relative(y, plane(x)) < 1e-12 for y in in_threads(node, [x] * 4))
+    assert tracing
+    assert not any(tracing)  # what fx says of the whole process has not changed
 
 
 @pytest.mark.parametrize("record", [None, 1, "yes"])

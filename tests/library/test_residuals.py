@@ -116,22 +116,27 @@ def test_misuse_when_it_is_made(make, error, match):
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "error", "match"),
+    ("function", "error", "match"),
     [
-        (lambda *_: 1.0, {}, TypeError, "residuals must return a floating-point tensor.*float"),
-        (lambda _, u: u > 0, {}, TypeError, "residuals must return a floating-point tensor.*torch.bool"),
-        (lambda x, _: (x, None), {}, TypeError, "residuals must return a floating-point tensor"),
-        (lambda x, _: x, {}, ValueError, "does not depend on u"),
-        (lambda x, u: x - u.sum(), {"gradient": "identity"}, None, None),
+        (lambda *_: 1.0, TypeError, "residuals must return a floating-point tensor.*float"),
+        (lambda _, u: u > 0, TypeError, "residuals must return a floating-point tensor.*torch.bool"),
+        (lambda x, _: (x, None), TypeError, "residuals must return a floating-point tensor"),
+        (lambda x, _: x, ValueError, "does not depend on u"),
     ],
 )
-def test_misuse_when_it_is_called(function, options, error, match):
-    node = DeclarativeNode(residuals=function, start=1, **options)
-    if error is None:
-        node(torch.ones(2, 1, dtype=DOUBLE))
-        return
+def test_misuse_when_it_is_called(function, error, match):
     with pytest.raises(error, match=match):
-        node(torch.ones(2, 1, dtype=DOUBLE))
+        DeclarativeNode(residuals=function, start=1)(torch.ones(2, 1, dtype=DOUBLE))
+
+
+def test_an_approximate_rule_takes_the_curvature_of_the_sum_of_squares():
+    """(2 u - x)^2 / 2 has B = -2 and H = 4."""
+    x = torch.tensor([[1.0], [3.0]], dtype=DOUBLE, requires_grad=True)
+    node = DeclarativeNode(residuals=lambda x, u: x - 2 * u, start=1)
+    for rule, slope in (("identity", 2.0), ("unconstrained", 0.5)):
+        y = node.with_gradient(rule)(x)
+        assert relative(y, x / 2) < 1e-9
+        assert relative(gradients(y, (x,), torch.ones_like(y))[0], torch.full_like(x, slope)) < 1e-9
 
 
 def test_gauss_newton_needs_residuals():

@@ -220,24 +220,6 @@ def test_inputs_in_any_memory():
     assert torch.allclose(node(torch.ones(2, 3, dtype=DOUBLE), z.imag), -torch.ones(2, 3, dtype=DOUBLE))
 
 
-def test_captured_tensors_are_read_anew():
-    weight, places = torch.ones(3, dtype=DOUBLE), torch.tensor([0, 1, 2])
-    node = DeclarativeNode(
-        lambda x, u: (weight * (u - x[places]).square()).sum(), lambda _, u: u.sum() - 1, start=3, record=True
-    )
-    x = torch.randn(4, 3, dtype=DOUBLE, generator=generator())
-
-    def expected():
-        moved = x[:, places]
-        return moved + ((1 - moved.sum(-1, keepdim=True)) / (1 / weight).sum()) / weight
-
-    assert torch.allclose(node(x), expected())
-    weight.copy_(torch.tensor([1.0, 2.0, 4.0]))
-    assert torch.allclose(node(x), expected())
-    places.copy_(torch.tensor([2, 0, 1]))  # whole numbers are in the tape: it is written anew
-    assert torch.allclose(node(x), expected())
-
-
 def test_one_tape_serves_batches_of_any_size():
     calls = []
 

@@ -1,4 +1,4 @@
-"""A warm start from a solution: the same solutions in fewer iterations, and nothing worse if it does not fit."""
+"""A warm start, from a solution or a point: the same in fewer iterations, and nothing worse if it does not fit."""
 
 from __future__ import annotations
 
@@ -94,6 +94,32 @@ def test_several_unknowns_and_single_precision():
     assert int(again.iterations.sum()) < int(alone.iterations.sum())
 
 
+def test_a_point_alone_saves_iterations_and_changes_nothing_else():
+    x = torch.randn(4, 5, dtype=DOUBLE, requires_grad=True)
+    node = DeclarativeNode(
+        lambda x, u: (u - x).pow(4).sum() + u.exp().sum(), lambda _, u: u.square().sum() - 1, start=torch.ones(5)
+    )
+    cold = node.solve(x)
+    moved = (x + 1e-4 * torch.randn_like(x)).detach().requires_grad_()
+    again, warm = node.solve(moved), node.solve(moved, start=cold.y)
+    assert relative(warm.y, again.y) < 1e-9
+    assert warm.iterations.double().mean() < 0.6 * again.iterations.double().mean()
+    v = torch.randn_like(warm.y)
+    (g,) = torch.autograd.grad(node(moved, start=cold.y), moved, v)
+    (expected,) = torch.autograd.grad(node(moved), moved, v)
+    assert relative(g, expected) < 1e-8
+
+
+def test_a_warm_start_under_vmap_and_for_one_problem():
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, start=3)
+    x = torch.randn(2, 4, 3, dtype=DOUBLE)
+    truth = x - (x.sum(-1, keepdim=True) - 1) / 3
+    y = torch.vmap(lambda x, start: node(x, start=start))(x, truth + 0.1)
+    assert relative(y, truth) < 1e-12
+    one = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda _, u: u.sum() - 1, start=3, in_dims=None)
+    assert relative(one(x[0, 0], start=truth[0, 0]), truth[0, 0]) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("start", "error", "match"),
     [
@@ -105,6 +131,10 @@ def test_several_unknowns_and_single_precision():
         (torch.zeros(6, M, device="meta"), ValueError, "no values"),
         (torch.zeros(6, M).to_sparse(), TypeError, "sparse"),
         (torch.tensor(1.0), ValueError, "one point for each"),
+        (torch.zeros(M), ValueError, "one point for each of the 6 problems"),
+        (torch.zeros(6, 1), ValueError, r"start must have shape \(6, 12\)"),
+        (torch.zeros(6, 1, M), ValueError, r"start must have shape \(6, 12\)"),
+        (3, TypeError, "start must be a tensor"),
         ({"u": torch.zeros(6, M)}, TypeError, "start must be a tensor"),
     ],
 )

@@ -133,7 +133,7 @@ RULES = [
         "torch.where(good.any() if call.in_dims[i] is None else by_rows(good, grad), grad, 0.0)",
         "grad",
         "a batch of failures only gets the gradient of something",
-        ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[all]",),
+        ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[formula-all]",),
     ),
     Mutant(
         "declarative/implicit.py",
@@ -161,7 +161,7 @@ RULES = [
         "good.to(torch.int8).argmax()",
         "good.to(torch.int8).argmin()",
         "a failed problem stands in for the failed ones",
-        ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[one]",),
+        ("library/test_statuses.py::test_what_is_not_finite_in_a_masked_problem_reaches_no_gradient[formula-one]",),
     ),
     Mutant(
         "declarative/implicit.py",

@@ -10,7 +10,7 @@ RECORDING = [
         "self.captured[name] = x",
         "self.captured[name] = x.clone()",
         "captured tensors are frozen",
-        ("library/test_recording.py::test_captured_tensors_are_read_anew[newton-in place]",),
+        ("library/test_captured.py::test_their_values_are_read_anew[tape-newton-in place]",),
     ),
     Mutant(
         "declarative/recording/trace.py",
@@ -101,7 +101,7 @@ RECORDING = [
         "self.frozen.append(x)",
         "pass",
         "a tape is not written anew if captured places change",
-        ("library/test_tape.py::test_captured_tensors_are_read_anew",),
+        ("library/test_captured.py::test_places_are_read_anew_too[tape]",),
     ),
     Mutant(
         "declarative/recording/tape/kinds.py",

@@ -15,15 +15,11 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode
-from tests.support.helpers import DOUBLE, half_square, normalise, relative
+from tests.support.helpers import DOUBLE, half_square, normalise, relative, unit
 
 X = torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=DOUBLE)
 SOLVERS = ["newton", "scipy", None]
 each_solver = pytest.mark.parametrize("solver", SOLVERS, ids=["newton", "scipy", "default"])
-
-
-def unit(_, u):
-    return u.square().sum() - 1
 
 
 def surroundings() -> tuple[Any, ...]:

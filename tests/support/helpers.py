@@ -54,6 +54,11 @@ def half_square(x: Tensor, u: Tensor) -> Tensor:
     return 0.5 * (u - x).square().sum()
 
 
+def unit(_: Tensor, u: Tensor) -> Tensor:
+    """Zero on the unit sphere."""
+    return u.square().sum() - 1
+
+
 def normalise(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
 
@@ -81,7 +86,7 @@ def onto_planes(x: Tensor) -> Tensor:
 def simplex_truth(x: Tensor) -> Tensor:
     """Projection onto the probability simplex by sorting."""
     ordered = x.sort(-1, descending=True).values
-    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
     threshold = (ordered.cumsum(-1) - 1) / count
     size = (ordered > threshold).sum(-1, keepdim=True)
     return (x - threshold.gather(-1, size - 1)).clamp(min=0.0)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from declarative import DeclarativeNode
 from problems import (
     BallProjection,
     Eigenvectors,
     EntropicSimplex,
     EqualityQP,
-    Layer,
     LeastSquares,
     OptimalTransport,
     QuadraticProgram,
@@ -30,12 +30,12 @@ RULES = ("exact", "curvature", "unconstrained", "identity")
 @dataclass(frozen=True)
 class Case:
     name: str
-    layer: Layer
+    layer: DeclarativeNode
     draw: Callable[[torch.Generator], tuple[Tensor, ...]]
 
-    def inputs(self, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def inputs(self, dtype: torch.dtype = torch.float64, seed: int = 3) -> tuple[Tensor, ...]:
         """The same numbers in every precision."""
-        xs = self.draw(torch.Generator().manual_seed(3))
+        xs = self.draw(torch.Generator().manual_seed(seed))
         return tuple(x.to(dtype).requires_grad_() for x in xs)
 
 

@@ -4,12 +4,16 @@ import contextlib
 
 import pytest
 import torch
-from torch.func import grad, hessian, jacfwd, jacrev, vmap
+from torch import nn
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from declarative import DeclarativeNode, NumericalWarning
-from tests.support.helpers import CASES, case, cases, gradients, relative, up_to_sign
+from tests.support.helpers import CASES, SOLVERS, case, gradients, relative, up_to_sign
+from tests.support.layers import each_ready_made, loss, near, sphere
+from tests.support.problem_table import Case
 
-SMOOTH = [c for c in CASES if not c.sign_free]
+SMOOTH = [(problem, "closed form") for problem in CASES if not problem.sign_free]
+each_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 
 def quiet(problem):
@@ -18,24 +22,18 @@ def quiet(problem):
     return pytest.warns(NumericalWarning)
 
 
-@pytest.mark.parametrize("problem", cases(SMOOTH))
-def test_gradcheck_forward_and_reverse(problem):
-    node = problem.node("closed form")
+@pytest.mark.parametrize(("problem", "solver"), SMOOTH, ids=str)
+def test_gradcheck_forward_and_reverse(problem, solver):
     with quiet(problem):
         assert torch.autograd.gradcheck(
-            node, problem.xs(2), check_forward_ad=True, check_batched_grad=True, fast_mode=True
+            problem.node(solver), problem.xs(2), check_forward_ad=True, check_batched_grad=True, fast_mode=True
         )
 
 
-@pytest.mark.parametrize("problem", cases(SMOOTH))
-def test_gradgradcheck(problem):
+@pytest.mark.parametrize(("problem", "solver"), [*SMOOTH, (case("ball"), "scipy")], ids=str)
+def test_gradgradcheck(problem, solver):
     with quiet(problem):
-        assert torch.autograd.gradgradcheck(problem.node("closed form"), problem.xs(2), fast_mode=True)
-
-
-def test_gradgradcheck_through_an_iterative_solver():
-    problem = case("ball")
-    assert torch.autograd.gradgradcheck(problem.node("scipy"), problem.xs(2), fast_mode=True)
+        assert torch.autograd.gradgradcheck(problem.node(solver), problem.xs(2), fast_mode=True)
 
 
 def test_third_order():
@@ -48,35 +46,66 @@ def test_third_order():
     assert relative(third(problem.node("closed form")), third(problem.truth)) < 1e-10
 
 
-@pytest.mark.parametrize("solver", ["closed form", "scipy"])
-@pytest.mark.parametrize("name", ["sphere", "simplex", "two inputs", "u a matrix", "u a scalar"])
+NAMES = ["sphere", "simplex", "two inputs", "u a matrix", "u a scalar"]
+TRANSFORMED = [*((name, solver) for name in NAMES for solver in ("closed form", "scipy")), ("sphere", "newton")]
+
+
+@pytest.mark.parametrize(("name", "solver"), TRANSFORMED)
 def test_func_transforms_agree_with_the_closed_form(name, solver):
     problem = case(name)
     node, xs = problem.node(solver), tuple(x.detach() for x in problem.xs(2))
-
-    def loss(f):
-        return lambda *xs: (f(*xs) + 0.3).pow(3).sum()
-
-    every = tuple(range(len(xs)))
+    every, tangents = tuple(range(len(xs))), tuple(torch.randn_like(x) for x in xs)
     for transform in (jacrev, jacfwd):
         for mine, truth in zip(transform(node, every)(*xs), transform(problem.truth, every)(*xs), strict=True):
             assert relative(mine, truth) < 1e-9
-    assert relative(grad(loss(node))(*xs), grad(loss(problem.truth))(*xs)) < 1e-9
-    assert relative(hessian(loss(node))(*xs), hessian(loss(problem.truth))(*xs)) < 1e-8
+    for mine, truth in zip(jvp(node, xs, tangents), jvp(problem.truth, xs, tangents), strict=True):
+        assert relative(mine, truth) < 1e-9
+    for transform, tolerance in ((grad, 1e-9), (hessian, 1e-8)):
+        mine, truth = (transform(lambda *xs, f=f: loss(f(*xs)))(*xs) for f in (node, problem.truth))
+        assert relative(mine, truth) < tolerance
 
 
-@pytest.mark.parametrize("solver", ["closed form", "scipy"])
-def test_vmap_over_a_node_nested_and_with_gradients(solver):
+NESTED = {
+    "vmap of vmap": (lambda f: vmap(vmap(f)), 1e-12),
+    "along another dimension": (lambda f: vmap(vmap(f, in_dims=1, out_dims=1)), 1e-12),
+    "vmap of vmap of grad": (lambda f: vmap(vmap(grad(lambda x: loss(f(x))))), 1e-10),
+    "grad of vmap": (lambda f: grad(lambda x: loss(vmap(vmap(f))(x))), 1e-10),
+    "vmap of hessian": (lambda f: vmap(vmap(hessian(lambda x: loss(f(x))))), 1e-8),
+}
+
+
+@each_solver
+@pytest.mark.parametrize(("nested", "tolerance"), NESTED.values(), ids=NESTED)
+def test_nested_transforms_agree_with_the_closed_form(nested, tolerance, solver):
     problem = case("sphere")
-    node = problem.node(solver)
     x = torch.randn(2, 3, 2, 4, dtype=torch.float64)
-    assert relative(vmap(vmap(node))(x), problem.truth(x)) < 1e-12
+    assert relative(nested(problem.node(solver))(x), nested(problem.truth)(x)) < tolerance
 
-    def loss(f):
-        return lambda x: f(x).pow(3).sum()
 
-    assert relative(vmap(grad(loss(node)))(x[0]), vmap(grad(loss(problem.truth)))(x[0])) < 1e-10
-    assert relative(vmap(node, in_dims=1, out_dims=1)(x[0]), problem.truth(x[0])) < 1e-12
+@each_ready_made
+def test_forward_over_reverse_is_reverse_over_reverse(case: Case):
+    xs = tuple(x.detach() for x in case.inputs())
+    once = grad(lambda *xs: loss(case.layer(*xs)))
+    tangent = torch.linspace(-1, 1, xs[0].numel(), dtype=xs[0].dtype).sin().view(xs[0].shape)
+    _, forward = jvp(lambda x: once(x, *xs[1:]), (xs[0],), (tangent,))
+    backward = grad(lambda x: (once(x, *xs[1:]) * tangent).sum())(xs[0])  # the Hessian is symmetric
+    assert near(forward, backward, 1e-8)
+
+
+def test_functional_call_of_a_model_and_a_gradient_for_each_problem_of_the_batch():
+    model = nn.Sequential(nn.Linear(3, 3), sphere("newton")).double()
+    x, parameters = torch.randn(4, 3, dtype=torch.float64), {name: p.detach() for name, p in model.named_parameters()}
+
+    def slopes(parameters, x):
+        return grad(lambda p: loss(functional_call(model, p, (x,))))(parameters)
+
+    together = slopes(parameters, x)
+    each = vmap(lambda p, x: slopes(p, x[None]), in_dims=(None, 0))(parameters, x)
+    expected = torch.autograd.grad(loss(model(x)), list(model.parameters()))
+    alone = [torch.autograd.grad(loss(model(row[None])), list(model.parameters())) for row in x]
+    for name, whole, *rows in zip(parameters, expected, *alone, strict=True):
+        assert relative(together[name], whole) < 1e-12
+        assert relative(each[name], torch.stack(rows)) < 1e-10
 
 
 @pytest.mark.parametrize("solver", ["closed form", "scipy"])
@@ -134,7 +163,7 @@ def test_eigenvectors_from_the_solver_differ_at_most_by_sign():
     assert relative(up_to_sign(y, problem.truth(x)).detach(), problem.truth(x).detach()) < 1e-9
 
 
-@pytest.mark.parametrize("solver", ["closed form", "newton", "scipy"])
+@each_solver
 @pytest.mark.parametrize("name", ["sphere", "linear-equality", "simplex"])
 def test_many_incoming_gradients_at_once(name, solver):
     """Whatever the solver left for the backward pass, a mapped incoming gradient finds its way."""

@@ -123,6 +123,7 @@ def lanczos(u: Tensor) -> Tensor:
 EXACT = lanczos(numbers([0.0951, 1, 0.8607, 3, 1.5576, 5]))
 SIX_DIGITS = numbers([float(f"{value:.5e}") for value in EXACT.tolist()])
 FOUR_DECIMALS = EXACT.round(decimals=4)
+LANCZOS_STARTS = ([1.2, 0.3, 5.6, 5.5, 6.5, 7.6], [0.5, 0.7, 3.6, 4.2, 4, 6.3])
 
 
 def thurber(u: Tensor) -> Tensor:
@@ -185,20 +186,8 @@ PROBLEMS = [
     least_squares("MGH09 far", kowalik_osborne, [25, 39, 41.5, 39], 3.0750560385e-4),
     least_squares("MGH10 far", meyer, [2, 4e5, 2.5e4], 8.7945855171e1),
     least_squares("MGH17 far", osborne_1, [50, 150, -100, 1, 2], 5.4648946975e-5),
-    *fit(
-        "Lanczos2",
-        lambda u: lanczos(u) - SIX_DIGITS,
-        2.2299428125e-11,
-        [1.2, 0.3, 5.6, 5.5, 6.5, 7.6],
-        [0.5, 0.7, 3.6, 4.2, 4, 6.3],
-    ),
-    *fit(
-        "Lanczos3",
-        lambda u: lanczos(u) - FOUR_DECIMALS,
-        1.6117193594e-8,
-        [1.2, 0.3, 5.6, 5.5, 6.5, 7.6],
-        [0.5, 0.7, 3.6, 4.2, 4, 6.3],
-    ),
+    *fit("Lanczos2", lambda u: lanczos(u) - SIX_DIGITS, 2.2299428125e-11, *LANCZOS_STARTS),
+    *fit("Lanczos3", lambda u: lanczos(u) - FOUR_DECIMALS, 1.6117193594e-8, *LANCZOS_STARTS),
     *fit("Roszman1", roszman, 4.9484847331e-4, [0.1, -1e-5, 1000, -100], [0.2, -5e-6, 1200, -150]),
     *fit(
         "Chwirut2",

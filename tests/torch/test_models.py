@@ -1,4 +1,4 @@
-"""Nodes and ready-made layers in the surroundings of PyTorch: devices, tensors without values, models, workers."""
+"""Layers in models: shapes without values, tracers and compilers, saved weights, the workers of a loader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import copy
 import io
 import multiprocessing
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -16,79 +15,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.data import DataLoader, Dataset
 
-from declarative import DeclarativeNode, check, compare
-from tests.support.citizen import each_problem, each_solver, loss, near, sphere
+from declarative import DeclarativeNode
 from tests.support.helpers import gradients, half_square, normalise, relative
+from tests.support.layers import LAYERS, each_ready_made, each_solver, loss, near, sphere
 from tests.support.problem_table import TABLE, Case
-
-# The surroundings: default device and default dtype
-
-
-def everything(case: Case, xs: tuple[Tensor, ...]) -> list[Tensor]:
-    """A forward pass, two backward passes, and all that is known of the solutions."""
-    solution = case.layer.solve(*xs)
-    first = torch.autograd.grad(loss(case.layer(*xs)), xs, create_graph=True)
-    second = torch.autograd.grad(sum((g * g).sum() for g in first) + sum(0 * x.sum() for x in xs), xs)
-    d = case.layer.derivatives(*xs)
-    return [solution.y, solution.multipliers, solution.objective, *first, *second, d.A, d.B, d.C, d.H]
-
-
-@each_problem
-def test_every_tensor_is_made_where_the_inputs_are(case: Case):
-    xs = case.inputs()
-    expected = everything(case, xs)
-    with torch.device("meta"):  # a tensor that is made without a device ends up here, without values
-        found = everything(case, xs)
-    for one, other in zip(found, expected, strict=True):
-        assert one.device.type == "cpu"
-        assert torch.equal(one, other)
-
-
-@each_solver
-def test_every_tensor_of_a_node_is_made_where_the_inputs_are(solver):
-    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    with torch.device("meta"):
-        y = sphere(solver)(x)
-        (g,) = torch.autograd.grad(loss(y), x)
-    truth = normalise(x)
-    assert relative(y, truth) < 1e-12
-    assert relative(g, torch.autograd.grad(loss(truth), x)[0]) < 1e-9
-
-
-def test_a_comparison_does_not_use_the_default_device():
-    x = torch.randn(2, 3, dtype=torch.float64)
-    with torch.device("meta"):
-        assert compare(sphere(), normalise, x, seconds=0).agrees()
-
-
-@pytest.mark.parametrize("tool", ["check", "descent"])
-def test_reports_do_not_use_the_default_device(tool: str):
-    x = torch.randn(2, 3, dtype=torch.float64)
-    with torch.device("meta"):
-        assert check(sphere(), x).passed if tool == "check" else sphere().descent(x, x)["identity"].verdict
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
-@each_problem
-def test_the_default_dtype_does_not_matter(case: Case, dtype: torch.dtype):
-    xs = case.inputs(torch.float32)
-    expected = everything(case, xs)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        found = everything(case, xs)
-    finally:
-        torch.set_default_dtype(before)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == torch.float32
-        assert torch.equal(one, other)
-
 
 # Tensors without values: shapes, for those who plan a model
 
 
-@each_problem
-@pytest.mark.parametrize("kind", ["meta", "fake"])
+# A start that is a tensor with values cannot be mixed with fake tensors.
+MAY_BE_FAKE = [case for case in LAYERS if not isinstance(case.layer.spec.plan.start, Tensor)]
+WITHOUT_VALUES = [*((case, "meta") for case in LAYERS), *((case, "fake") for case in MAY_BE_FAKE)]
+
+
+@pytest.mark.parametrize(("case", "kind"), WITHOUT_VALUES, ids=lambda one: getattr(one, "name", one))
 def test_shapes_without_values(case: Case, kind: str):
     xs = case.inputs(torch.float32)
     expected = case.layer(*xs)
@@ -104,12 +44,6 @@ def test_shapes_without_values(case: Case, kind: str):
         for method in (case.layer.solve, case.layer.derivatives):
             with pytest.raises(ValueError, match="no values"):
                 method(*blank)
-
-
-@each_solver
-def test_a_node_tells_its_shape_without_values(solver):
-    model = nn.Sequential(nn.Linear(3, 3), sphere(solver), nn.Linear(3, 5))
-    assert model.to("meta")(torch.empty(7, 3, device="meta")).shape == (7, 5)
 
 
 def test_a_formula_that_looks_at_values_says_so():
@@ -143,7 +77,7 @@ def test_a_tracer_is_refused_with_the_remedy(tracer: str, solver):
         TRACERS[tracer](model, (torch.randn(2, 3),))
 
 
-@each_problem
+@each_ready_made
 def test_the_export_of_any_layer_is_refused(case: Case):
     with pytest.raises(ValueError, match=r"torch\.export cannot take in a node"):
         torch.export.export(nn.Sequential(case.layer) if len(case.inputs()) == 1 else case.layer, case.inputs())
@@ -163,14 +97,14 @@ def test_a_compiler_that_wants_one_graph_is_told_why_there_is_none():
         torch.compile(sphere(), fullgraph=True, backend="eager")(torch.randn(2, 3))
 
 
-# Models: compiled, saved, in workers, in threads
+# Models: compiled, saved, in workers
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of the compiler's own making
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", ["transport-uniform", "simplex", "qp", "eigen-largest"])
+@pytest.mark.parametrize("name", ["transport-uniform", "simplex", "qp", "eigen-largest", "sphere, newton"])
 def test_layers_in_a_compiled_function(name: str, backend: str):
-    case = next(case for case in TABLE if case.name == name)
+    case = next(case for case in LAYERS if case.name == name)
     torch._dynamo.reset()
     xs, layer = case.inputs(), copy.deepcopy(case.layer)
 
@@ -179,9 +113,8 @@ def test_layers_in_a_compiled_function(name: str, backend: str):
 
     y, expected = torch.compile(model, backend=backend)(*xs), model(*xs)
     assert relative(y, expected) < 1e-12
-    for one, other in zip(
-        gradients(y, xs, torch.ones_like(y)), gradients(expected, xs, torch.ones_like(y)), strict=True
-    ):
+    v = torch.ones_like(y)
+    for one, other in zip(gradients(y, xs, v), gradients(expected, xs, v), strict=True):
         assert near(one, other, 1e-12)
 
 
@@ -235,19 +168,3 @@ def test_in_the_workers_of_a_loader(start: str):
     found = torch.cat(list(loader))
     truth = normalise(torch.tensor([[i + 1.0, 2.0, -i] for i in range(6)], dtype=torch.float64))
     assert relative(found, truth) < 1e-12
-
-
-@each_problem
-def test_threads_do_not_see_each_other(case: Case):
-    scaled = [tuple((x.detach() * (1 + 0.01 * i)).requires_grad_() for x in case.inputs()) for i in range(4)]
-    if case.name.startswith("transport"):  # whose marginals must keep their mass
-        scaled = [case.inputs() for _ in range(4)]
-
-    def work(xs: tuple[Tensor, ...]) -> list[Tensor]:
-        y = case.layer(*xs)
-        return [y.detach(), *gradients(y, xs, torch.ones_like(y))]
-
-    with ThreadPoolExecutor(4) as pool:
-        threaded = list(pool.map(work, scaled))
-    for found, expected in zip(threaded, map(work, scaled), strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
