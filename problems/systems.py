@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative.linear import Pair, Solve, System
-from declarative.linear.contract import bordered
+from declarative.linear.forms import Full, kkt_product
 
 
 def largest_or_one(x: Tensor) -> Tensor:  # (batch, ...) -> (batch,)
@@ -63,8 +63,9 @@ class IdentitySystem(StructuredSystem):
         """A, the same for all problems, from the identity matrix."""
 
     def multiply(self, z: Tensor, s: Tensor) -> Pair:
-        rows = self.rows(torch.eye(z.shape[-1], dtype=z.dtype, device=z.device))
-        return bordered(z, rows.expand(len(z), -1, -1), self.active, z, s)
+        mask = self.active.to(z.dtype)
+        rows = self.rows(torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)) * mask.unsqueeze(-1)
+        return kkt_product(z, Full(), rows, 1 - mask, z, s)
 
 
 @dataclass(eq=False)
