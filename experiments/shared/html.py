@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from declarative.reports.table import as_html
 from PIL import Image
+
+from declarative.reports.table import as_html
 
 from .drawing import DARK, LIGHT, Picture
 
