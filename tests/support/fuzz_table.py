@@ -116,10 +116,10 @@ def judge(error: Exception) -> str | None:
     if any("This happened in" in note for note in getattr(error, "__notes__", ())):
         return None  # the caller's own function, with a note of what it was called with
     names = [entry.name for entry in traceback.extract_tb(error.__traceback__)]
-    if {"points", "_called_start", "_nesting_of"} & set(names) and not isinstance(error, TypeError):
+    if {"points", "_called_start", "_nesting_of_start"} & set(names) and not isinstance(error, TypeError):
         return None  # the caller's own formula or start
     signature = isinstance(error, TypeError) and ("argument" in str(error) or "abstract" in str(error))
-    if signature and (not frame.filename.startswith(OWN) or names[-1] in ("points", "noted", "_call")):
+    if signature and (not frame.filename.startswith(OWN) or names[-1] in ("points", "noted", "_value")):
         return None  # Python's word on a signature
     if not isinstance(error, TypeError | ValueError | SolverError):
         return told

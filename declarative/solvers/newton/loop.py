@@ -140,7 +140,8 @@ class NewtonLoop:
 
     def _keep(self, ended: Any, u: Any, y: Any, code: Tensor, may_be_saddle: Any) -> None:
         """The results of the problems that have ended: arrays, or tensors."""
-        which, u, y, may_be_saddle = map(torch.as_tensor, (ended, u, y, may_be_saddle))
+        given = (ended, u, y, may_be_saddle)  # as_tensor would move arrays to the default device
+        which, u, y, may_be_saddle = (x if isinstance(x, Tensor) else torch.from_numpy(x) for x in given)
         new = _Ended(u, y, code, self.iterations, may_be_saddle).take(which)
         self.ended = self.ended.put(self.rows[which], new)
         self.running = self.running & ~which
