@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,3 +101,21 @@ def test_without_a_place_for_the_file_nobody_waits(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with one_process(tmp_path / "file" / "a.lock"), one_process(tmp_path / "file" / "a.lock"):
         pass
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the kernels need Numba")
+@pytest.mark.parametrize("gone", [ModuleNotFoundError, AttributeError])
+def test_kernels_kept_by_a_version_with_other_modules_are_compiled_anew(tmp_path, gone):
+    """Numba reads what is on disk, classes of the project among it, before it compares the stamp."""
+    from declarative.linear.numba_internals import keep
+
+    def index_of_another_version():
+        raise gone("declarative.linear.elsewhere")
+
+    kept = SimpleNamespace(_source_stamp="source", _load_index=index_of_another_version)
+    cache = SimpleNamespace(_cache_file=kept, cache_path=tmp_path)
+    kernel = SimpleNamespace(_cache=cache, py_func=keep, compile=lambda signature: ("compiled", signature))
+    keep(kernel, "stamp")
+    assert kept._load_index() == {}
+    assert kept._source_stamp == ("source", "stamp")
+    assert kernel.compile("double") == ("compiled", "double")
