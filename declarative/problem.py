@@ -72,6 +72,7 @@ class Batch:
     guess: Tensor | None = None  # multipliers to start from, (size, k)
     linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
     constants: Constants | None = None  # derivatives of functions that are called which need not be evaluated again
+    corners: tuple[str, ...] = ()  # the operations of the functions whose derivatives jump somewhere
 
     @property
     def k(self) -> int:
