@@ -224,6 +224,13 @@ def test_a_start_that_ends_on_a_maximum_is_not_kept():
     assert relative(node(torch.ones(2, dtype=DOUBLE)), 5 * torch.ones(2, dtype=DOUBLE)) < 1e-9
 
 
+def test_zeros_without_memory_are_recorded():
+    """The second derivative of an absolute value is such zeros, wherever it is taken."""
+    x = torch.tensor([1.0, -3.0], dtype=DOUBLE)
+    node = DeclarativeNode(lambda x, u: (u - x).abs(), start=lambda x: x, record=True)
+    assert torch.equal(solved(node, x).y, x)
+
+
 def test_the_edge_of_a_plateau_is_told_not_to_be_the_only_solution():
     solution, _, words = loudly(DeclarativeNode(huber, start=torch.tensor(0.2)), [[0.0, 10.0]])
     x = torch.tensor([0.0, 10.0], dtype=DOUBLE)

@@ -6,6 +6,13 @@ from .mutant import Mutant
 
 RECORDING = [
     Mutant(
+        "declarative/recording/tape/rules.py",
+        "numpy(force=True)",
+        "numpy()",
+        "zeros without memory cannot be recorded",
+        ("library/test_corners.py::test_zeros_without_memory_are_recorded",),
+    ),
+    Mutant(
         "declarative/recording/trace.py",
         "self.captured[name] = x",
         "self.captured[name] = x.clone()",
