@@ -557,6 +557,20 @@ VERDICT = [
         ("library/test_corners.py::test_a_wrong_gradient_on_a_corner_is_told[lasso-False]",),
     ),
     Mutant(
+        "declarative/statement.py",
+        "isinstance(start, Tensor | torch.Size):",
+        "isinstance(start, torch.Size):",
+        "the values of a start are mixed with inputs that have none",
+        ("torch/test_models.py::test_of_a_start_with_values_only_the_shape_is_asked_without_them[a tensor]",),
+    ),
+    Mutant(
+        "declarative/user/starts.py",
+        "if not isinstance(start.row, Tensor) or start.nesting == nesting:",
+        "if not isinstance(start.row, Tensor):",
+        "the values of a nested start are mixed with inputs that have none",
+        ("torch/test_models.py::test_of_a_start_with_values_only_the_shape_is_asked_without_them[nested]",),
+    ),
+    Mutant(
         "declarative/conditions.py",
         "wrong = ~terms.equality & (multipliers > 0)",
         "wrong = terms.equality & (multipliers > 0)",
