@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -33,14 +33,27 @@ Node = torch.autograd.graph.Node
 STEPS = ("Round", "Floor", "Ceil", "Trunc", "Sign", "Sgn")
 """Operations whose derivative is zero wherever it exists, by their names in the graph."""
 
-CORNERS = (
-    *("Abs", "Relu", "LeakyRelu", "PreluKernel", "Hardtanh", "Hardsigmoid", "Hardswish", "Softshrink", "Hardshrink"),
-    *("Threshold", "Clamp", "ClampMin", "ClampMax", "Where", "MultiMarginLoss", "Remainder", "Fmod", "Frac"),
-    *("Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin"),
-    *("Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices"),
-    *("LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"),
+CORNERS = frozenset(
+    [
+        *(
+            "Abs",
+            "Relu",
+            "LeakyRelu",
+            "PreluKernel",
+            "Hardtanh",
+            "Hardsigmoid",
+            "Hardswish",
+            "Softshrink",
+            "Hardshrink",
+        ),
+        *("Threshold", "Clamp", "ClampMin", "ClampMax", "Where", "MultiMarginLoss", "Remainder", "Fmod", "Frac"),
+        *("HuberLoss", "SmoothL1Loss", "Elu", "Celu", "MaskedFill"),
+        *("Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin"),
+        *("Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices"),
+        *("LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"),
+    ]
 )
-"""Operations whose derivative jumps somewhere, or which jump themselves, likewise."""
+"""Operations whose first or second derivative jumps somewhere, or which jump themselves, likewise."""
 
 RENAMED = {
     "PreluKernel": "prelu",
@@ -53,7 +66,7 @@ RENAMED = {
 """What users call operations whose names in the graph are others."""
 
 
-def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
+def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int, tuple[str, ...]]:
     """Call each function once for the batch at u (size, *shape), check what it returns, and count the constraints.
 
     Args:
@@ -62,15 +75,18 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
         gradients: whether gradients are recorded around the node's call. If not, captured tensors are constants.
 
     Returns:
-        The number of equalities and of inequalities, without bounds.
+        The number of equalities and of inequalities, without bounds, and the operations with corners, as
+        :func:`corners` has them.
 
     Raises:
         ValueError, TypeError: a function returns the wrong thing, does not depend on u, or reaches a tensor that
             requires a gradient other than through its arguments.
     """
-    counts = {"equality": 0, "inequality": 0}
+    counts, bent = {"equality": 0, "inequality": 0}, list[str]()
     for name, function in functions_of(batch.problem).items():
-        shape = _call(batch, name, function, u, gradients).shape[1:]
+        value, found = _call(batch, name, function, u, gradients)
+        shape = value.shape[1:]
+        bent += [f"{corner} in {name}" for corner in found]
         if name == "objective" and len(shape):
             raise ValueError(
                 f"objective must return a scalar for one problem, but returned shape {tuple(shape)}: sum it."
@@ -86,7 +102,7 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int]:
         raise ValueError(equations_message(counts["equality"], batch.m))
     if gradients and batch.problem.bounds is not None:
         _refuse_captured_bounds(batch, batch.problem.bounds, u)
-    return counts["equality"], counts["inequality"]
+    return counts["equality"], counts["inequality"], tuple(bent)
 
 
 def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
@@ -101,7 +117,8 @@ def _refuse_captured_bounds(batch: Batch, bounds: Bounds, u: Tensor) -> None:
         )
 
 
-def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> Tensor:
+def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: bool) -> tuple[Tensor, list[str]]:
+    """What a function returns, once nothing is wrong with it, and its operations with corners."""
     value, probe = _at_probe(batch, name, function, u)
     if not value.is_floating_point():
         raise TypeError(f"{name} must return a floating-point tensor, but returned {value.dtype}.")
@@ -113,7 +130,7 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
         raise ValueError(steps_message(name, steps))
-    return value
+    return value, ancestry.corners(probe)
 
 
 def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,8 +245,8 @@ class Ancestry:
 
     def corners(self, leaf: Tensor) -> list[str]:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
-        names = (_operation(node, CORNERS) or _step(node) for node in self._between(leaf))
-        return sorted({name for name in names if name is not None})
+        bent = {node: name for node in self._users if (name := _operation(node, CORNERS) or _step(node)) is not None}
+        return sorted({bent[node] for node in self._between(leaf) & bent.keys()}) if bent else []
 
     def only_steps(self, leaf: Tensor) -> list[str]:
         """The operations with a derivative of zero, if there is no way from a leaf to the value around them."""
@@ -250,9 +267,9 @@ class Ancestry:
         return found
 
 
-def _operation(node: Node, among: Sequence[str]) -> str | None:
+def _operation(node: Node, among: Container[str]) -> str | None:
     """What users call the operation of a node, such as ``leaky_relu``; None if it is not among these."""
-    name = node.name().split("Backward")[0]
+    name = node.name().partition("Backward")[0]
     if name not in among:
         return None
     return RENAMED.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

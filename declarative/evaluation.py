@@ -15,7 +15,7 @@ class Request(NamedTuple):
         key: tells it from other functions.
         function: of the tensors.
         tensors: its arguments; None stays None.
-        functions: those of the user that it is made of, and an example of their arguments for one problem.
+        functions: those of the user that it is made of, and an example of their arguments for a batch of one.
         compared: how many outputs, the first ones, a recording has to reproduce to nearly all digits; None for all.
             Those after them follow from systems of equations, which rounding errors may make anything of.
         batched: which tensors have a row for each problem, if every problem is by itself; else None.

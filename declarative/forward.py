@@ -18,11 +18,13 @@ from .linear import DENSE, by_rows
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
+from .sides import look_aside
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
 from .user.bounds import PUSH, WARM_PUSH
+from .user.messages import on_corner_message
 from .user.starts import Start, default_points, initial_points
 
 
@@ -157,7 +159,8 @@ def _solve_and_assess(
     """What the solver found, what it says of that itself, and the verdict."""
     raw = _solve_from_all(plan, batch, [flat(one) for one in starts], finite)
     own = plan.solver.assess(batch, raw)
-    return raw, own, own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
+    found = own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
+    return raw, own, with_sides(batch, raw, found, plan) if batch.corners else found
 
 
 def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
@@ -197,6 +200,22 @@ def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) 
     ).to(dtype)
 
 
+def with_sides(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) -> Assessment:
+    """The verdict, with a look to the sides of solutions: where functions have corners, slopes at a point may lie."""
+    rows = found.solved(raw.y.dtype).nonzero().flatten()
+    if not len(rows):
+        return found
+    dtype, part = raw.y.dtype, batch.without_constants().select(rows)
+    double = part.in_double()
+    wide = dtype if double is part else torch.float64
+    held = (found.active | found.weak)[rows]
+    seen = look_aside(double, raw.y[rows].to(wide), found.multipliers[rows].to(wide), held, dtype, plan.structure)
+    bent, falls, level = (torch.zeros_like(raw.codes, dtype=torch.bool).index_put((rows,), one) for one in seen)
+    if not plan.solver.stationary:
+        found = dataclasses.replace(found, residual=torch.where(falls, torch.inf, found.residual))
+    return dataclasses.replace(found, bent=bent & ~falls, level=level & ~falls)
+
+
 def refuse_captured_in_transform(call: Call, xs: tuple[Tensor, ...]) -> None:
     """Under a ``torch.func`` transform a captured tensor shows only out here, where the transform is active."""
     values = tuple(plain(x) for x in xs)
@@ -222,11 +241,12 @@ def _inspected(call: Call, xs: tuple[Tensor, ...], first: Tensor, known: Size | 
     problem = call.problem(shape, first.device)
     if known is None or known.shape != shape:
         blank = Batch(problem, xs, call.in_dims, call.size, shape, 0, 0, call.plan.recordings)
-        p, proper = inspect(blank, first, call.gradients)
-        known = Size(shape, p, proper + blank.bounds)
+        p, proper, corners = inspect(blank, first, call.gradients)
+        known = Size(shape, p, proper + blank.bounds, corners)
         if call.plan.sizes is not None:
             call.plan.sizes.put(_kind(call, xs), known)
-    return Batch(problem, xs, call.in_dims, call.size, shape, known.p, known.q, call.plan.recordings)
+    batch = Batch(problem, xs, call.in_dims, call.size, shape, known.p, known.q, call.plan.recordings)
+    return dataclasses.replace(batch, corners=known.corners) if known.corners else batch
 
 
 def _candidates(
@@ -310,6 +330,7 @@ def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tens
     every = batch.select(place.repeat(count))
     raw = _solve_rows(plan.solver, every, torch.cat(starts), None if finite is None else finite.repeat(count))
     found = raw.assessment or assess_in_double(every, raw, plan, torch.cat(starts))
+    found = with_sides(every, raw, found, plan) if batch.corners else found
     solved = found.solved(raw.y.dtype)
     rank = torch.where(solved, every.objective(raw.y), torch.inf).nan_to_num(torch.inf).view(count, batch.size)
     return raw.take(rank.argmin(0) * batch.size + place)
@@ -391,7 +412,7 @@ def _empty(first: Tensor) -> Solution:
 
 
 def _report(call: Call, batch: Batch, solution: Solution, found: Assessment, failed: bool) -> None:
-    """Raise or warn for the problems that failed, and warn of kinks where a derivative will be taken."""
+    """Raise or warn for the problems that failed, and warn of kinks and corners where a derivative will be taken."""
     if failed:
         solution = dataclasses.replace(solution, objective=batch.objective(flat(solution.y)))
         hint = corner_hint(batch, solution.y, solution.codes)
@@ -399,6 +420,11 @@ def _report(call: Call, batch: Batch, solution: Solution, found: Assessment, fai
             raise SolverError(solution, hint)
         which = solution.codes.nonzero().flatten().tolist()
         warnings.warn(describe_failures(solution, which, hint), NumericalWarning, stacklevel=2)
+    if call.differentiable and found.bent is not None and found.level is not None:
+        bent, level = (int((seen & solution.converged).sum()) for seen in (found.bent, found.level))
+        if bent:
+            message = on_corner_message(bent, level, call.size, batch.corners)
+            warnings.warn(message, NumericalWarning, stacklevel=2)
     if not batch.q or not call.differentiable or not call.kinks:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())

@@ -70,6 +70,8 @@ class Assessment:
         step, multiplier_step: the Newton step to it, (batch, m) and (batch, k).
         jacobian: A at the points, for whoever needs it too, in the form of the batch.
         hessian: H at these points and multipliers, likewise: in the form of the batch or, if diagonal, its diagonal.
+        bent: where a slope or a curvature jumps at a solution, if functions have corners, (batch,).
+        level: where L is level to one side of such a solution, which is not the only one then, (batch,).
     """
 
     multipliers: Tensor
@@ -82,6 +84,8 @@ class Assessment:
     multiplier_step: Tensor | None = None
     jacobian: Tensor | None = None
     hessian: Tensor | None = None
+    bent: Tensor | None = None
+    level: Tensor | None = None
 
     def solved(self, dtype: torch.dtype) -> Tensor:  # (batch,)
         """Which points are solutions, as far as this precision can tell."""

@@ -72,6 +72,7 @@ class Batch:
     guess: Tensor | None = None  # multipliers to start from, (size, k)
     linearised: bool = False  # whether the residuals, of which the objective is a sum of squares, count as linear
     constants: Constants | None = None  # derivatives of functions that are called which need not be evaluated again
+    corners: tuple[str, ...] = ()  # the operations of the functions whose derivatives jump somewhere
 
     @property
     def k(self) -> int:
@@ -306,9 +307,10 @@ class Batch:
             return function(batch, *tensors[: len(rows)])
 
         def functions() -> tuple[Callable[..., Any], Sequence[Tensor]]:
-            one = [x if dim is None else x[0] for x, dim in zip(self.xs, self.in_dims, strict=True)]
-            written = dataclasses.replace(self, linearised=False)
-            return written._values, [x.detach() for x in (rows[0][0], *one)]
+            one = [x if dim is None else x[:1] for x, dim in zip(self.xs, self.in_dims, strict=True)]
+            written = dataclasses.replace(self, linearised=False)  # mapped: x[i] makes a number of i where it is not
+            mapped = torch.vmap(written._values, in_dims=(0, *self.in_dims))
+            return mapped, [x.detach() for x in (rows[0][:1], *one)]
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
         batched = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))

@@ -294,6 +294,9 @@ def outline(plan: Plan, inputs: Inputs, node: nn.Module) -> Any:
 def _shape_only(plan: Plan, inputs: Inputs) -> Tensor:
     """Something of the shape of the solutions, found without values."""
     start = _starts(plan)[0]
+    if isinstance(start, Tensor | torch.Size):  # a start with values does not mix with inputs that have none
+        shape = start.shape if isinstance(start, Tensor) else start
+        return torch.empty(inputs.size, *shape, dtype=inputs.work, device=inputs.xs[0].device)
     if start is not None:
         return initial_points(start, inputs.xs, inputs.in_dims, inputs.size, inputs.work)
     try:

@@ -25,6 +25,7 @@ ROOMS = [
     "declarative.structure",
     "declarative.conditions",
     "declarative.minimum",
+    "declarative.sides",
     "declarative.optimality",
     "declarative.solution",
     "declarative.boundary",

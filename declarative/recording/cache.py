@@ -45,7 +45,7 @@ class Recordings:
 
     def __init__(self, compiling: bool = False) -> None:
         self.compiling = compiling
-        self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of one problem
+        self._functions: dict[Hashable, Trace] = {}  # what the user's functions did, by shapes of a batch of one
         self._graphs: dict[Hashable, Graph] = {}
         self._tapes: dict[Hashable, Tape | None] = {}  # for a batch of any size; None where there can be none
         self.sizes = Sizes()

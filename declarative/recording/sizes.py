@@ -18,11 +18,15 @@ def bounded(cache: dict[Hashable, Any]) -> dict[Hashable, Any]:
 
 
 class Size(NamedTuple):
-    """What a problem consists of: an unknown of this shape, p equalities and q inequalities, bounds included."""
+    """What a problem consists of: an unknown of this shape, p equalities and q inequalities, bounds included.
+
+    And the operations of its functions with corners.
+    """
 
     shape: torch.Size
     p: int
     q: int
+    corners: tuple[str, ...] = ()
 
 
 class Sizes:

@@ -27,6 +27,12 @@ LARGEST_GRAPH = 20_000  # operations; more than that is a loop over the batch, w
 CAPTURED = "captured"  # attributes of a module with this beginning are the captured tensors
 
 
+LOOKS_AT_VALUES = (
+    "an operation of the functions looks at the values of a tensor while it is recorded, as F.one_hot does: compare "
+    "instead, (i == torch.arange(n)).to(u), or look up entries by x[i], gather or index_select; or use record=False."
+)
+
+
 class RecordingError(ValueError):
     """A function cannot be recorded: it is no pure function of its arguments for given shapes, or is too long."""
 
@@ -109,6 +115,8 @@ def trace(function: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Tra
     except RuntimeError as error:
         if not str(error).startswith("vmap:"):
             raise
+        if ".item()" in str(error):
+            raise RecordingError(LOOKS_AT_VALUES) from error
         raise RecordingError(
             "torch has no rule to map the derivatives of an operation of the functions, such as those of "
             f"nn.LayerNorm, which recording needs ({error}) Use record=False."
@@ -188,8 +196,9 @@ def _refuse(func: Any, args: Sequence[Any]) -> None:
     tags = getattr(func, "tags", ())
     if torch.Tag.data_dependent_output in tags:
         raise RecordingError(
-            "a function makes a Python number or a decision out of a tensor (.item(), float(x), if x > 0): what was "
-            "recorded would go on using it. Compute with tensors (torch.where), or use record=False."
+            "a function makes a Python number or a decision out of a tensor (.item(), float(x), if x > 0, x[i] with an "
+            "i that all problems share): what was recorded would go on using it. Compute with tensors (torch.where, "
+            "x.index_select(0, i.reshape(1))), or use record=False."
         )
     indexes = func is aten.index.Tensor  # which has the tag whatever it is indexed with
     masks = indexes and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])

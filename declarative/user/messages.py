@@ -118,6 +118,16 @@ def corners_message(corners: Sequence[str]) -> str:
     )
 
 
+def on_corner_message(count: int, level: int, size: int, corners: Sequence[str]) -> str:
+    """That solutions lie on a corner, where the derivative that is taken is not that of the solution."""
+    other = f" {level} of them are not the only solution: the objective is level to one side." if level else ""
+    return (
+        f"{count} of {size} problems have a solution on a corner ({', '.join(corners)}), where a slope or a curvature "
+        f"jumps: the derivative that is taken there is one-sided or wrong.{other} State the corner with an extra "
+        "unknown and inequalities, start={'u': ..., 't': ...}: for |v|, minimise t with v - t <= 0 and -v - t <= 0."
+    )
+
+
 def equations_message(count: int, unknowns: int) -> str:
     """That equations without an objective do not determine a point."""
     many = "of their squares, lambda x, u: h(x, u).square().sum()"

@@ -170,7 +170,9 @@ def find_nesting(start: Start, inputs: Inputs) -> tuple[Nesting | None, Start]:
 
 
 def _in_order_of(nesting: Nesting, start: Unknowns) -> Tensor | torch.Size:
-    return nesting.join(start.nesting.split(start.row)) if isinstance(start.row, Tensor) else start.row
+    if not isinstance(start.row, Tensor) or start.nesting == nesting:
+        return start.row
+    return nesting.join(start.nesting.split(start.row))
 
 
 def _nesting_of_start(start: OneStart | None, inputs: Inputs) -> Nesting | None:

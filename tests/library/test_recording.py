@@ -418,3 +418,40 @@ def test_what_rounding_errors_can_make_anything_of_is_not_compared():
     with pytest.raises(RecordingError, match="another point"):
         record(noisy, [x])
     assert torch.equal(record(noisy, [x], compared=1)([x])[0], 2 * x)
+
+
+# Entries that are looked up
+
+
+def test_an_index_that_is_an_input_is_read_anew():
+    node = DeclarativeNode(lambda x, i, u: (u - x).square().sum() + u[i].square() - x[i] * u[i], start=4, record=True)
+    x = torch.arange(1.0, 9.0, dtype=torch.float64).view(2, 4)
+    for indices in ([1, 3], [0, 0], [2, 1]):
+        i = torch.tensor(indices)
+        truth = x.scatter(1, i[:, None], 0.75 * x.gather(1, i[:, None]))  # 2 (u - x) + 2 u - x = 0
+        torch.testing.assert_close(node(x, i), truth)
+
+
+def test_an_index_that_all_problems_share_is_refused_with_the_way_out():
+    x, i = torch.arange(1.0, 9.0, dtype=torch.float64).view(2, 4), torch.tensor(2)
+
+    def node(look_up):
+        return DeclarativeNode(
+            lambda x, i, u: (u - look_up(x, i)).square().sum(), start=(), in_dims=(0, None), record=True
+        )
+
+    with pytest.raises(RecordingError, match=r"x\[i\] with an i that all problems share.*index_select"):
+        node(lambda x, i: x[i])(x, i)
+    torch.testing.assert_close(node(lambda x, i: x.index_select(0, i.reshape(1)))(x, i), x[:, 2])
+
+
+def test_an_operation_that_looks_at_values_is_refused_with_the_way_out():
+    x = torch.tensor([[0.0, 3.0, 1.0], [5.0, 4.0, 2.0]], dtype=torch.float64)
+
+    def node(chosen):
+        return DeclarativeNode(lambda x, u: (u - chosen(x.argmax())).square().sum(), start=3, record=True)
+
+    with pytest.raises(RecordingError, match=r"F\.one_hot does: compare instead, \(i == torch\.arange\(n\)\)"):
+        node(lambda i: torch.nn.functional.one_hot(i, 3))(x)
+    compared = node(lambda i: (i == torch.arange(3)).to(torch.float64))(x)
+    torch.testing.assert_close(compared, torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64))

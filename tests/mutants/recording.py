@@ -7,6 +7,27 @@ from .mutant import Mutant
 RECORDING = [
     Mutant(
         "declarative/recording/trace.py",
+        'if ".item()" in str(error):',
+        'if ".items()" in str(error):',
+        "an operation that looks at values is told to lack a derivative",
+        ("library/test_recording.py::test_an_operation_that_looks_at_values_is_refused_with_the_way_out",),
+    ),
+    Mutant(
+        "declarative/problem.py",
+        "torch.vmap(written._values, in_dims=(0, *self.in_dims))",
+        "lambda *one: written._values(*(x[0] if d == 0 else x for x, d in zip(one, (0, *self.in_dims), strict=True)))",
+        "an index that is an input cannot be recorded",
+        ("library/test_recording.py::test_an_index_that_is_an_input_is_read_anew",),
+    ),
+    Mutant(
+        "declarative/recording/tape/rules.py",
+        "numpy(force=True)",
+        "numpy()",
+        "zeros without memory cannot be recorded",
+        ("library/test_corners.py::test_zeros_without_memory_are_recorded",),
+    ),
+    Mutant(
+        "declarative/recording/trace.py",
         "self.captured[name] = x",
         "self.captured[name] = x.clone()",
         "captured tensors are frozen",

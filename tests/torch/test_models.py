@@ -23,9 +23,7 @@ from tests.support.problem_table import TABLE, Case
 # Tensors without values: shapes, for those who plan a model
 
 
-# A start that is a tensor with values cannot be mixed with fake tensors.
-MAY_BE_FAKE = [case for case in LAYERS if not isinstance(case.layer.spec.plan.start, Tensor)]
-WITHOUT_VALUES = [*((case, "meta") for case in LAYERS), *((case, "fake") for case in MAY_BE_FAKE)]
+WITHOUT_VALUES = [(case, kind) for kind in ("meta", "fake") for case in LAYERS]
 
 
 @pytest.mark.parametrize(("case", "kind"), WITHOUT_VALUES, ids=lambda one: getattr(one, "name", one))
@@ -44,6 +42,28 @@ def test_shapes_without_values(case: Case, kind: str):
         for method in (case.layer.solve, case.layer.derivatives):
             with pytest.raises(ValueError, match="no values"):
                 method(*blank)
+
+
+STARTS = {
+    "a tensor": torch.ones(3),
+    "several": [torch.ones(3), torch.zeros(3)],
+    "nested": {"b": torch.ones(2), "a": ()},
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_of_a_start_with_values_only_the_shape_is_asked_without_them(start):
+    nested = isinstance(start, dict)
+    node = DeclarativeNode(
+        (lambda x, u: (u["b"] - x[:2]).square().sum() + (u["a"] - x[2]).square()) if nested else half_square,
+        start=start,
+    )
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(torch.randn(4, 3)).requires_grad_()
+        y = node(x)
+        whole = y["b"] if nested else y
+        (g,) = torch.autograd.grad(whole.sum(), x)
+    assert (whole.shape, whole.dtype, g.shape) == ((4, 2) if nested else (4, 3), torch.float32, (4, 3))
 
 
 def test_a_formula_that_looks_at_values_says_so():

@@ -44,7 +44,7 @@ class Operands:
         if isinstance(argument, Tensor):
             if argument.is_complex():
                 raise NotLowered("complex numbers")
-            return self.writer.constants(argument.detach().double().numpy())
+            return self.writer.constants(argument.detach().double().numpy(force=True))  # zeros without memory, too
         if isinstance(argument, bool | int | float):
             return self.writer.number(float(argument))
         raise NotLowered(f"an argument of type {type(argument).__name__}")
