@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
+from .corners import slopes_to_the_sides
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, by_rows
 from .optimality import Assessment, assess, optimality_tolerance
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
-from .sides import look_aside
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
 from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .structure import Layouts, Structure, holds
@@ -160,7 +160,7 @@ def _solve_and_assess(
     raw = _solve_from_all(plan, batch, [flat(one) for one in starts], finite)
     own = plan.solver.assess(batch, raw)
     found = own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
-    return raw, own, with_sides(batch, raw, found, plan) if batch.corners else found
+    return raw, own, with_corners(batch, raw, found, plan) if batch.corners else found
 
 
 def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
@@ -200,7 +200,7 @@ def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) 
     ).to(dtype)
 
 
-def with_sides(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) -> Assessment:
+def with_corners(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) -> Assessment:
     """The verdict, with a look to the sides of solutions: where functions have corners, slopes at a point may lie."""
     rows = found.solved(raw.y.dtype).nonzero().flatten()
     if not len(rows):
@@ -209,7 +209,9 @@ def with_sides(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) ->
     double = part.in_double()
     wide = dtype if double is part else torch.float64
     held = (found.active | found.weak)[rows]
-    seen = look_aside(double, raw.y[rows].to(wide), found.multipliers[rows].to(wide), held, dtype, plan.structure)
+    seen = slopes_to_the_sides(
+        double, raw.y[rows].to(wide), found.multipliers[rows].to(wide), held, dtype, plan.structure
+    )
     bent, falls, level = (torch.zeros_like(raw.codes, dtype=torch.bool).index_put((rows,), one) for one in seen)
     if not plan.solver.stationary:
         found = dataclasses.replace(found, residual=torch.where(falls, torch.inf, found.residual))
@@ -330,7 +332,7 @@ def _solve_from_all(plan: Plan, batch: Batch, starts: list[Tensor], finite: Tens
     every = batch.select(place.repeat(count))
     raw = _solve_rows(plan.solver, every, torch.cat(starts), None if finite is None else finite.repeat(count))
     found = raw.assessment or assess_in_double(every, raw, plan, torch.cat(starts))
-    found = with_sides(every, raw, found, plan) if batch.corners else found
+    found = with_corners(every, raw, found, plan) if batch.corners else found
     solved = found.solved(raw.y.dtype)
     rank = torch.where(solved, every.objective(raw.y), torch.inf).nan_to_num(torch.inf).view(count, batch.size)
     return raw.take(rank.argmin(0) * batch.size + place)

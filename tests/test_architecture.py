@@ -25,7 +25,7 @@ ROOMS = [
     "declarative.structure",
     "declarative.conditions",
     "declarative.minimum",
-    "declarative.sides",
+    "declarative.corners",
     "declarative.optimality",
     "declarative.solution",
     "declarative.boundary",

@@ -506,21 +506,21 @@ VERDICT = [
         ("library/test_verdicts.py::test_no_point_is_believed_to_be_a_solution_where_there_is_none",),
     ),
     Mutant(
-        "declarative/sides.py",
+        "declarative/corners.py",
         "far.abs() / 2)",
         "far.abs() * 2)",
         "a slope that jumps passes for a smooth one",
         ("library/test_corners.py::test_a_corner_that_the_objective_falls_from_is_no_solution[to both sides-False]",),
     ),
     Mutant(
-        "declarative/sides.py",
+        "declarative/corners.py",
         "bent = jumps.flatten(1).any(-1) | (uneven > least).flatten(1).any(-1)",
         "bent = jumps.flatten(1).any(-1)",
         "a curvature that jumps at a solution is not told",
         ("library/test_corners.py::test_the_edge_of_a_plateau_is_told_not_to_be_the_only_solution",),
     ),
     Mutant(
-        "declarative/sides.py",
+        "declarative/corners.py",
         "closer = look.take(bent).along(axes, length)",
         "closer = found",
         "at a corner nobody looks along the unknowns one by one",
@@ -529,7 +529,7 @@ VERDICT = [
         ),
     ),
     Mutant(
-        "declarative/sides.py",
+        "declarative/corners.py",
         "left = way - layout.least_norm(self.rows.nan_to_num(0.0, 0.0, 0.0))(missed)",
         "left = way + 0 * missed.sum()",
         "corners beyond a constraint are told",
@@ -544,7 +544,7 @@ VERDICT = [
     ),
     Mutant(
         "declarative/forward.py",
-        "    found = with_sides(every, raw, found, plan) if batch.corners else found\n",
+        "    found = with_corners(every, raw, found, plan) if batch.corners else found\n",
         "",
         "of several starts one that ends on a maximum is kept",
         ("library/test_corners.py::test_a_start_that_ends_on_a_maximum_is_not_kept",),

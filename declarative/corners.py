@@ -37,7 +37,7 @@ class Sides(NamedTuple):
     level: Tensor  # whether L is level to a side: there are other solutions
 
 
-def look_aside(
+def slopes_to_the_sides(
     batch: Batch,
     u: Tensor,  # (batch, m)
     multipliers: Tensor,  # (batch, k)
@@ -53,7 +53,7 @@ def look_aside(
         >>> x = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)
         >>> batch = Batch(Problem(lambda x, u: u.square() + x * u.abs()), (x,), (0,), 3, torch.Size([]), 0, 0)
         >>> none = x.new_zeros(3, 0)
-        >>> sides = look_aside(batch, x.new_zeros(3, 1), none, none.bool(), x.dtype)
+        >>> sides = slopes_to_the_sides(batch, x.new_zeros(3, 1), none, none.bool(), x.dtype)
         >>> sides.bent.tolist(), sides.falls.tolist()
         ([False, True, True], [False, False, True])
     """
