@@ -34,7 +34,14 @@ STEPS = ("Round", "Floor", "Ceil", "Trunc", "Sign", "Sgn")
 """Operations whose derivative is zero wherever it exists, by their names in the graph."""
 
 CORNERS = frozenset(
-    ["Abs", "Relu", "LeakyRelu", "PreluKernel", "Hardtanh", "Hardsigmoid", "Hardswish", "Softshrink", "Hardshrink", "Threshold", "Elu", "Celu", "Clamp", "ClampMin", "ClampMax", "Where", "MaskedFill", "HuberLoss", "SmoothL1Loss", "MultiMarginLoss", "Remainder", "Fmod", "Frac", "Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin", "Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices", "LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"]
+    (
+        *("Abs", "Relu", "LeakyRelu", "PreluKernel", "Hardtanh", "Hardsigmoid", "Hardswish", "Softshrink"),
+        *("Hardshrink", "Threshold", "Elu", "Celu", "Clamp", "ClampMin", "ClampMax", "Where", "MaskedFill"),
+        *("HuberLoss", "SmoothL1Loss", "MultiMarginLoss", "Remainder", "Fmod", "Frac"),
+        *("Maximum", "Minimum", "Fmax", "Fmin", "Max", "Min", "Amax", "Amin", "Aminmax", "Cummax", "Cummin"),
+        *("Sort", "Topk", "Median", "Kthvalue", "MaxPool2DWithIndices"),
+        *("LinalgVectorNorm", "Norm", "Cdist", "Pdist", "LinalgSvd"),
+    )
 )
 """Operations whose first or second derivative jumps somewhere, or which jump themselves, likewise."""
 
