@@ -95,15 +95,15 @@ class Terms:
         """D_U L."""
         return self.gradient - self.form.multiply_transposed(self.jacobian, multipliers)
 
-    def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Which constraints hold with equality: multipliers, active, weak.
+    def active_set(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Which constraints hold with equality: multipliers, active, weak, and weak for being lost alone.
 
         At a solution either slack or multiplier vanishes. Which one does is seen by comparing them, relative to what
         the constraint changes by with u, and to the forces that it acts against.
         """
         if self.p == self.values.shape[-1]:
             everywhere = torch.ones_like(self.multipliers, dtype=torch.bool)
-            return self.multipliers, everywhere, ~everywhere
+            return self.multipliers, everywhere, ~everywhere, ~everywhere
         pull, slack = -self.multipliers, -self.values  # both not negative at a solution
         noise, tolerance = ROUNDING * torch.finfo(dtype).eps, optimality_tolerance(dtype)
         size = self.reach()
@@ -117,10 +117,12 @@ class Terms:
         more, less = torch.maximum(effect, share.abs()), torch.minimum(effect, share.abs())
         undecided = (more <= tolerance) & (less > EVEN * more)  # the point is not good enough to tell
         weak = (effect <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
-        weak = ~self.equality & (weak | undecided | self.is_lost(dtype))
+        weak = ~self.equality & (weak | undecided)
+        lost = ~self.equality & ~weak & self.is_lost()
+        weak = weak | lost
         pushes = pull.sign() * effect > share
         active = self.equality | ((pushes | touching) & ~weak)
-        return torch.where(active, self.multipliers, 0.0), active, weak
+        return torch.where(active, self.multipliers, 0.0), active, weak, lost
 
     def is_solved_by(
         self, system: KktSystem, step: Tensor, change: Tensor, left: Tensor, gap: Tensor, scale: Tensor, noise: float
@@ -133,7 +135,9 @@ class Terms:
         reach = self.terms + self.form.multiply(size, scale + step.abs())
         exact = max(SOLVED * torch.finfo(self.u.dtype).eps, ROUNDING * noise)
         unsolved = top.isfinite() & ((top + left).abs() > exact * force)
-        rounding = EXACT * noise * self.form.multiply(size, self.way)
+        rounding = EXACT * noise * self.terms
+        if self.travel is not None:
+            rounding = rounding + EXACT * torch.finfo(self.u.dtype).eps * self.form.multiply(size, self.travel.abs())
         return ~(unsolved.any(-1) | ((bottom + gap).abs() > exact * reach + rounding).any(-1))
 
     def effect(self, multipliers: Tensor, force: Tensor | None = None) -> Tensor:  # (batch, k)
@@ -141,11 +145,11 @@ class Terms:
         strength = self.form.largest_effect(self.jacobian, self.force if force is None else force)
         return torch.where(multipliers == 0, 0.0, multipliers.abs() * strength)
 
-    def is_lost(self, dtype: torch.dtype) -> Tensor:  # (batch, k)
+    def is_lost(self) -> Tensor:  # (batch, k)
         """Where slack and multiplier are what is left of the way that a solver has come: rounding errors, both."""
         if self.travel is None:
             return torch.zeros_like(self.values, dtype=torch.bool)
-        small = EXACT * torch.finfo(dtype).eps
+        small = EXACT * torch.finfo(self.u.dtype).eps
         near = self.values.abs() <= small * self.form.multiply(self.jacobian.abs(), self.travel.abs())
         return near & (self.effect(self.multipliers, self.system.magnitude(self.travel.abs())) <= small)
 

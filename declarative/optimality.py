@@ -39,7 +39,7 @@ from .conditions import (
     quick_multipliers,
     ratio,
 )
-from .linear import Pair
+from .linear import Pair, or_one
 from .linear.directions import irregular
 from .minimum import is_minimum, nears_infimum
 from .problem import Batch
@@ -54,7 +54,8 @@ WILD = 1e6  # times the slopes of f: forces of constraints that are larger cance
 MINOR = 1e-3  # of the longest step, relatively, is one whose sign the nonlinearity of the others may turn
 IDLE = 1e4  # times the largest unknown: one that has to change by more to change a condition does nothing
 CERTAIN = 4  # of what is seen does not follow from a system that may be singular
-NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance is zero
+NOISE = 100  # units in the last place of the way that a solver has come: below that, a distance may be zero
+NUDGE = 2.0**-10  # of a step: what slopes must change by accordingly if they are more than rounding errors
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def assess(
         structure: what is known of the Hessian.
         minimum: whether a saddle point is refused.
     """
-    batch, dtype = batch.without_constants(), dtype or u.dtype
+    batch, dtype, given_multipliers = batch.without_constants(), dtype or u.dtype, multipliers
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = glance(batch, u, given, dtype, travel, structure, estimated)
@@ -160,6 +161,19 @@ def assess(
             excused = excused & ~_is_hollow(batch, terms, multipliers, factors, noise)
         distance = torch.where(excused, distance, shorter)
     near = distance <= tolerance
+    if travel is not None:
+        by_travel = near & (travel != 0).any(-1) & ~look.is_near_by_itself(step, change, dtype)
+        if bool(by_travel.any()):
+            strict = largest(ratio(step.abs(), look.own))
+            strict = _without_rounding(terms, factors, look.left, look.gap, noise, look.own, strict)
+            rounded = (found.distance > tolerance) & (strict <= tolerance)  # which has been looked into already
+            by_travel = by_travel & ~(rounded & ~look.lost)
+            unfinished = by_travel & ~_is_lost(batch, look, factors, step, change, dtype)
+            if bool(unfinished.any()):  # the way there is no measure of it
+                travel = torch.where(unfinished.unsqueeze(-1), 0.0, travel)
+                return assess(
+                    batch, u, given_multipliers, dtype=dtype, travel=travel, structure=structure, minimum=minimum
+                )
     held = terms.form.multiply_transposed(terms.jacobian.abs(), active.to(u.dtype)) > 0
     idle = ~held & (scale > IDLE * terms.longest) & (terms.longest > 0)
     step = torch.where(idle & _is_loose(look, step, dtype), 0.0, step)
@@ -201,6 +215,8 @@ class _Look:
     gap: Tensor  # c, where active, (batch, k)
     size: Tensor  # what a change of u is by the conditions alone, without e, (batch, m)
     scale: Tensor  # what a change of u is, (batch, m)
+    own: Tensor  # the same without the way there, (batch, m)
+    lost: Tensor  # whether the way there decides which constraints are active, (batch,)
     settled: Tensor  # whether the multipliers are those that were given, (batch,)
     wild: Tensor  # whether they cancel each other, so that slopes are lost in their rounding errors, (batch,)
     doubtful: Tensor  # whether some of those that were given exert a force that they should not, (batch,)
@@ -217,11 +233,11 @@ class _Look:
     ) -> _Look:
         terms = Terms.at(batch, u, given, structure, travel)
         noise, tolerance = torch.finfo(dtype).eps, optimality_tolerance(dtype)
-        multipliers, active, weak = terms.active_set(dtype)
-        size = terms.scale(active)
-        if travel is not None:
-            size = size + NOISE * noise / tolerance * travel.abs()
-        scale = size + FAINT * terms.energy_scale() + torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
+        multipliers, active, weak, lost = terms.active_set(dtype)
+        size, eps = terms.scale(active), torch.finfo(u.dtype).eps
+        own = size + FAINT * terms.energy_scale() + eps * u.abs().amax(-1, keepdim=True)
+        way = 0.0 if travel is None else NOISE * eps / tolerance * travel.abs()
+        size, scale = size + way, own + way
         feasible = (terms.violation(scale) <= ROUNDING * noise).all(-1)
         return cls(
             terms,
@@ -232,6 +248,8 @@ class _Look:
             gap=torch.where(active, terms.values, 0.0),
             size=size,
             scale=scale,
+            own=own,
+            lost=lost.any(-1),
             settled=(multipliers == given).all(-1),
             wild=feasible & (largest(terms.pulls()) > WILD * largest(terms.gradient.abs())),
             doubtful=(terms.effect(given - multipliers) > tolerance).any(-1),
@@ -240,6 +258,11 @@ class _Look:
     def is_vague(self, step: Tensor, dtype: torch.dtype) -> Tensor:  # (batch, m)
         """Which steps are short by e_i alone: by its own size and conditions, the unknown is not at its solution."""
         return step.abs() > optimality_tolerance(dtype) * self.size
+
+    def is_near_by_itself(self, step: Tensor, change: Tensor, dtype: torch.dtype) -> Tensor:  # (batch,)
+        """Whether the point is near a solution without being excused by the way there."""
+        strict = replace(self, scale=self.own, terms=replace(self.terms, travel=None))
+        return ~self.lost & (_measured(strict, step, change, dtype).distance <= optimality_tolerance(dtype))
 
 
 def _without_false_curvature(batch: Batch, look: _Look, structure: Structure) -> _Look:
@@ -365,7 +388,20 @@ class Glance:
 
 
 OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
-OF_LOOK = ("multipliers", "active", "weak", "left", "gap", "size", "scale", "settled", "wild", "doubtful")
+OF_LOOK = (
+    "multipliers",
+    "active",
+    "weak",
+    "left",
+    "gap",
+    "size",
+    "scale",
+    "own",
+    "lost",
+    "settled",
+    "wild",
+    "doubtful",
+)
 VERDICT = ("kept", "holding", "kinks", "residual", "consistent")
 SEEN = (
     *("u", "given", "moved", "plain", "trusted", "step", "change"),
@@ -406,6 +442,8 @@ def glance(
         exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
         balanced = found.stationarity <= optimality_tolerance(step.dtype)
         plain = trusted & exact & balanced & ~(look.wild | look.doubtful | look.is_vague(step, dtype).any(-1))
+        if travel is not None:
+            plain = plain & look.is_near_by_itself(step, change, dtype)
         parts = (getattr(part, name) for part, names in ((look.terms, OF_TERMS), (look, OF_LOOK)) for name in names)
         verdict = _conclusion(look, found, dtype)
         return u, given, moved, plain, trusted, step, change, *verdict, *found, hessian, *parts
@@ -449,6 +487,35 @@ def _is_hollow(batch: Batch, terms: Terms, multipliers: Tensor, factors: Any, no
         slope = batch.slopes(terms.u + side * 2 * ROUNDING * way, multipliers)[1]
         hollow = hollow & ~(side * (slope * way).sum(-1) < expected / 2)
     return hollow
+
+
+def _is_lost(
+    batch: Batch, look: _Look, factors: Any, step: Tensor, change: Tensor, dtype: torch.dtype
+) -> Tensor:  # (batch,)
+    """Whether what is small beside the way there is lost in rounding errors or zero, and not merely unfinished.
+
+    Zero is a solution then, as nearly as can be told; or slopes do not change as they should along a part of a step,
+    nor violated constraints along a part of the way to where they hold.
+    """
+    terms, after, tolerance = look.terms, look.multipliers - change, optimality_tolerance(dtype)
+    eps, size = torch.finfo(step.dtype).eps, torch.maximum(step.abs(), terms.u.abs())
+    assert terms.travel is not None
+    tiny = (terms.u.abs() <= NOISE * eps * terms.travel.abs()) & (terms.u != 0)
+    apart = step.abs() > tolerance * look.own
+    asked = apart | (tiny & look.lost.unsqueeze(-1))
+    there, _ = _next_step(batch, torch.where(tiny, 0.0, terms.u), after, look.active, factors)
+    zero = tiny & (there.abs() <= EXACT * eps * size)
+    nudged = look.multipliers - NUDGE * change
+    there, _ = _next_step(batch, terms.u + NUDGE * step, nudged, look.active, factors)
+    seen = asked & ~zero & (~apart | ((there - (1 - NUDGE) * step).abs() <= NUDGE / 2 * step.abs()))
+    violated = terms.violation(look.own) > tolerance
+    length = or_one(terms.form.row_lengths(terms.jacobian).square())
+    back = terms.form.multiply_transposed(terms.jacobian, torch.where(violated, -terms.values / length, 0.0))
+    changed = batch.values(terms.u + NUDGE * back)[1] - terms.values
+    expected = NUDGE * terms.form.multiply(terms.jacobian, back)
+    vanished = asked.any(-1, keepdim=True) & (zero | ~asked).all(-1, keepdim=True)
+    real = violated & ~vanished & ((changed - expected).abs() <= NUDGE / 2 * terms.values.abs())
+    return (asked.any(-1) | violated.any(-1)) & ~(seen.any(-1) | real.any(-1))
 
 
 def _next_step(batch: Batch, u: Tensor, multipliers: Tensor, active: Tensor, factors: Any) -> Pair:  # (batch, m) both

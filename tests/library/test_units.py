@@ -111,3 +111,82 @@ def test_a_steep_objective_does_not_hide_a_slope(factor):
     (g,) = torch.autograd.grad(y[0, 1], x)
     assert relative(y, torch.ones(1, 2, dtype=DOUBLE)) < 1e-6
     assert relative(g, torch.tensor([[0.0, 1.0]], dtype=DOUBLE)) < 1e-5
+
+
+# Solutions that are small beside the way to them from the default start, which is of size one
+
+
+def quartic(x, dtype):
+    """The minimum of (t - x)^2 + t^4, and its derivative, by Newton's method for one unknown in its natural unit."""
+    z = x.to(dtype).double()
+    t = z.clone()
+    for _ in range(60):
+        t = t - (2 * (t - z) + 4 * t**3) / (2 + 12 * t**2)
+    return t, 2 / (2 + 12 * t**2)
+
+
+# Smaller ones than the last may be refused.
+SMALL = [1e-16, 1e-14, 1e-12, 1e-8, 1e-4, 1.0, 1e12]
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("unit", SMALL)
+def test_an_unfinished_point_is_not_excused_by_the_way_there(unit, dtype, record):
+    def objective(x, u):
+        return ((u - x) / unit).square().sum() + (u / unit).pow(4).sum()
+
+    natural = torch.tensor([[0.5, 1.0, 2.0], [-1.0, 0.1, 3.0]], dtype=dtype)
+    x = (natural * unit).requires_grad_()
+    solution = DeclarativeNode(objective, start=3, record=record, on_failure="mask").solve(x)
+    (g,) = torch.autograd.grad(solution.y.sum(), x)
+    y, slope = quartic(natural, dtype)
+    assert solution.converged.all() or unit < 1e-12
+    solved = solution.converged
+    assert relative((solution.y.detach().double() / unit)[solved], y[solved]) < ACCURACY[dtype]
+    assert relative(g.double()[solved], slope[solved]) < ACCURACY[dtype]
+
+
+@pytest.mark.filterwarnings("ignore")  # of what is refused
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("unit", SMALL)
+def test_a_constraint_is_not_dropped_for_being_small_beside_the_way_there(unit, dtype, record):
+    weights = torch.tensor([1.0, 10.0, 100.0], dtype=DOUBLE)
+    generator = torch.Generator().manual_seed(0)
+    natural = torch.randn(16, 3, dtype=DOUBLE, generator=generator)
+    natural = (natural / natural.norm(dim=-1, keepdim=True) / 2).to(dtype)  # inside of the ball: y = max(x, 0)
+    natural[0], natural[1] = torch.tensor([-0.3, -0.01, -0.2]), torch.tensor([0.4, -0.009, -0.2])
+
+    node = DeclarativeNode(
+        lambda x, u: (((u - x) / unit).square() * weights.to(u)).sum(),
+        inequality=lambda _, u: torch.cat([-u, (u.square().sum() / unit - unit).reshape(1)]),
+        start=3,
+        record=record,
+        on_failure="mask",
+    )
+    x = (natural * unit).requires_grad_()
+    solution = node.solve(x)
+    (g,) = torch.autograd.grad(solution.y.sum(), x)
+    solved = solution.converged
+    assert solved.all() or not 1e-10 < unit < 1e10
+    error = (solution.y.detach() / unit - natural.clamp(min=0.0)).abs()[solved]
+    assert not (error > ACCURACY[dtype]).any()
+    assert not ((g - (natural > 0).to(dtype)).abs()[solved] > ACCURACY[dtype]).any()
+    if solved.any():
+        slopes = (2 * weights * (-natural).clamp(min=0.0).double() / unit)[solved]
+        assert relative(solution.inequality_multipliers.double()[solved, :3], slopes) < ACCURACY[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("power", [2, 4, 6])
+def test_zero_is_found_to_be_a_solution_wherever_it_comes_from(power, dtype):
+    shift = torch.tensor([0.3, 1.0, 7.0], dtype=DOUBLE)  # of terms that cancel where they are not seen
+    for start in (1e-3, 1.0, 1e3):
+        node = DeclarativeNode(lambda x, u: (x * u).pow(power).sum(), start=torch.full((3,), start, dtype=dtype))
+        assert (node(torch.ones(2, 3, dtype=dtype)).abs() < 1e-2 * start).all()
+    matrix = torch.randn(5, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    node = DeclarativeNode(
+        lambda x, u: (matrix.to(u) @ (u + shift.to(u)) - matrix.to(u) @ (x * shift.to(u))).square().sum(), start=3
+    )
+    assert (node(torch.ones(2, 3, dtype=dtype)).abs() < 1e-5).all()
