@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
-from .corners import slopes_to_the_sides
 from .errors import NumericalWarning
 from .inputs import InDims
 from .linear import DENSE, by_rows
-from .optimality import Assessment, assess, optimality_tolerance
+from .optimality import Assessment, assess, optimality_tolerance, slopes_to_the_sides
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures

@@ -11,7 +11,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ..optimality import Assessment, Moved, assess, estimate_multipliers, glance, optimality_tolerance
+from ..optimality import Assessment, Moved, assess, estimate_multipliers, optimality_tolerance, quick_verdict
 from ..problem import Batch
 from ..solution import RawSolution, Status
 from ..structure import Structure
@@ -64,25 +64,25 @@ def _quickly(
     steps: Tensor | int = 0
     longest: Tensor | None = None
     for _ in range(QUICK_STEPS + 1):
-        seen = glance(batch, u, multipliers, dtype, travel, structure, move)
+        seen = quick_verdict(batch, u, multipliers, dtype, travel, structure, move)
         if seen is None:
             return False, raw
         if move is not None:
             u, multipliers, steps, move = seen["u"], seen["given"], steps + seen["moved"], None
-        plain = seen["plain"]
-        if bool(plain.all()):
+        conclusive = seen["conclusive"]
+        if bool(conclusive.all()):
             best = seen.assessment()
             return True, _polished(raw, u, best, steps if counts else 0)
-        if not bool((plain | (seen["trusted"] & (seen["distance"] < torch.inf))).all()):
+        if not bool((conclusive | (seen["trusted"] & (seen["distance"] < torch.inf))).all()):
             return False, raw
         step = seen["step"]
         length, close = step.abs().amax(-1), CLOSE * _way(raw.y, travel).amax(-1)
-        if not bool((plain | (length <= (close if longest is None else longest))).all()):
+        if not bool((conclusive | (length <= (close if longest is None else longest))).all()):
             near = bool((length <= close).all())  # as good as rounding errors let it be; elsewhere it is a gamble
             return False, dataclasses.replace(raw, y=u, multipliers=multipliers) if near else raw
-        ahead = ~plain.unsqueeze(-1)
+        ahead = ~conclusive.unsqueeze(-1)
         u, multipliers = u + ahead * step, seen["multipliers"] - ahead * seen["change"]
-        steps, longest = steps + ~plain, QUICK * length
+        steps, longest = steps + ~conclusive, QUICK * length
     return False, dataclasses.replace(raw, y=u, multipliers=multipliers)
 
 

@@ -4,12 +4,13 @@
 
 A hop is a pair (file that calls, file that is called) within declarative/ and problems/, counted once however often it
 is made. What stands between two files of ours (torch, generated methods of dataclasses) is looked through. The rooms
-linear/, solvers/ and recording/ count as one file each. Every hop belongs to the first of these that applies:
+linear/, solvers/, recording/ and optimality/ count as one file each. Every hop belongs to the first of these that
+applies:
 
     linear     from or into linear/
     wall       from or into torchside.py
     solver     made while a solver is at work, below its entry
-    verdict    made while optimality.py is at work, below its entry, as a rule to evaluate derivatives
+    verdict    made while optimality/ is at work, below its entry, as a rule to evaluate derivatives
     path       all others: the call of the node itself
 """
 
@@ -26,7 +27,7 @@ import torch
 from declarative import DeclarativeNode
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("linear", "solvers", "recording")
+ROOMS = ("linear", "solvers", "recording", "optimality")
 KINDS = ("path", "verdict", "solver", "linear", "wall")
 Hop = tuple[str, str]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...conditions import largest
 from ...linear import KktSolution, StepMatrix, or_one
+from ...optimality import largest
 from ...problem import Batch
 from .filter import judge, merit
 from .parameters import BOUNDARY, CENTRAL, CENTRED, FLAT, LEAST_SHIFT, LESS_SHIFT, LOWERINGS, Tolerances

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...conditions import largest
 from ...linear import DenseLayout, KktSolution, Pair
 from ...linear.spectrum_kernel import NOTHING
+from ...optimality import largest
 from .iteration import newton_step
 from .parameters import FIRST_SHIFT, HEAVIER, LEAST_SIZE, MORE_SHIFT, STRAY, TINY_SHIFT
 from .state import Model, State

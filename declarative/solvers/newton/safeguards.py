@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...conditions import largest
 from ...linear import Layout, StepMatrix, or_one
 from ...linear.directions import irregular
+from ...optimality import largest
 from ...problem import Batch
 from .filter import augment_filter, judge, merit
 from .iteration import length_to_boundary, moved, newton_step

@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ...conditions import fitted_multipliers, largest
 from ...linear import or_one
 from ...linear.directions import irregular
+from ...optimality import fitted_multipliers, largest
 from ...problem import Batch
 from .parameters import FILTER
 from .state import (

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...conditions import largest
 from ...expansion import Expansion
 from ...linear import Layout, Pair, total
+from ...optimality import largest
 from ...problem import Batch
 from .parameters import FARTHEST
 

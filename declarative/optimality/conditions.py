@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .linear import Form, KktSystem, Layout, by_rows, or_one, total
-from .problem import Batch
-from .structure import Point, Structure
+from ..linear import Form, KktSystem, Layout, by_rows, or_one, total
+from ..problem import Batch
+from ..structure import Point, Structure
 
 ROUNDING = 50  # units in the last place of the terms of a sum: below that, a sum is zero
 SOLVED = 1e4  # units in the last place that a linear system may be left unsolved by
@@ -118,7 +118,7 @@ class Terms:
         undecided = (more <= tolerance) & (less > EVEN * more)  # the point is not good enough to tell
         weak = (effect <= kink_tolerance(dtype)) & (slack.abs() <= tolerance * size)
         weak = ~self.equality & (weak | undecided)
-        lost = ~self.equality & ~weak & self.is_lost()
+        lost = ~self.equality & ~weak & self.is_lost_in_rounding()
         weak = weak | lost
         pushes = pull.sign() * effect > share
         active = self.equality | ((pushes | touching) & ~weak)
@@ -145,7 +145,7 @@ class Terms:
         strength = self.form.largest_effect(self.jacobian, self.force if force is None else force)
         return torch.where(multipliers == 0, 0.0, multipliers.abs() * strength)
 
-    def is_lost(self) -> Tensor:  # (batch, k)
+    def is_lost_in_rounding(self) -> Tensor:  # (batch, k)
         """Where slack and multiplier are what is left of the way that a solver has come: rounding errors, both."""
         if self.travel is None:
             return torch.zeros_like(self.values, dtype=torch.bool)

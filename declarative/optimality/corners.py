@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..linear import or_one
+from ..linear.directions import irregular
+from ..problem import Batch
+from ..structure import Structure
 from .conditions import ROUNDING, Terms
-from .linear import or_one
-from .linear.directions import irregular
-from .problem import Batch
-from .structure import Structure
 
 SHORTER = 8  # times shorter is the shorter way
 UNEVEN = 1e-3  # of the changes to both sides: if they differ by less, curvature does not jump

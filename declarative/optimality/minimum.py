@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..linear import DenseSystem, Pair, or_one
+from ..problem import Batch
 from .conditions import ROUNDING, Terms, largest, ratio
-from .linear import DenseSystem, Pair, or_one
-from .problem import Batch
 
 TINY = 1e-12  # of the largest unknown, or of the way to it: what is less is as good as zero
 CHORDS = 3  # steps back to curved constraints
@@ -32,7 +32,7 @@ def is_minimum(
     sign = factors.curvature()
     good: Tensor = sign > 0
     if bool(((sign < 0) & near).any()):
-        faint, direction = _faintest(terms, active)
+        faint, direction = _least_curvature(terms, active)
         rows = ((sign < 0) & near & faint).nonzero().flatten()
         if len(rows):
             falls = _falls(batch, terms, multipliers, active, rows, direction[rows])
@@ -44,7 +44,7 @@ def is_minimum(
             return good
         falls = _falls(batch, terms, multipliers, active, problems, directions)
         falls = falls | _hides_slope(batch, terms, multipliers, problems, directions)
-        level = (sign == 0) & ~_came_down(batch, terms, active, (sign == 0) & near)
+        level = (sign == 0) & ~_descended_to_plateau(batch, terms, active, (sign == 0) & near)
         good = good | (level & ~torch.zeros_like(good).index_put((problems,), falls, accumulate=True))
     return good
 
@@ -84,7 +84,7 @@ def _falls_from_zero(batch: Batch, terms: Terms, multipliers: Tensor, active: Te
     return torch.zeros_like(asked).index_put((rows,), falls)
 
 
-def _faintest(terms: Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
+def _least_curvature(terms: Terms, active: Tensor) -> Pair:  # (batch,), (batch, m)
     """Whether the most negative curvature along the constraints is nothing; and its direction.
 
     It is if it changes f by less than rounding errors, were u to change along it by its largest entry. That happens to
@@ -172,7 +172,7 @@ def nears_infimum(
     return none.index_put((problems,), falls, accumulate=True)
 
 
-def _came_down(batch: Batch, terms: Terms, active: Tensor, asked: Tensor) -> Tensor:  # (batch,)
+def _descended_to_plateau(batch: Batch, terms: Terms, active: Tensor, asked: Tensor) -> Tensor:  # (batch,)
     """Whether a solver came down, along a way without curvature, to where all is level and goes on so.
 
     As from a bump that vanishes far out: nothing that is near the point tells of it.
