@@ -111,7 +111,7 @@ def quick_verdict(
         doubtful = here.cancelling | here.spurious | here.is_short_by_energy_alone(step, dtype).any(-1)
         conclusive = trusted & exact & balanced & ~doubtful
         if travel is not None:
-            conclusive = conclusive & here.is_near_by_itself(step, change, dtype)
+            conclusive = conclusive & here.is_short_by_itself(step, dtype)
         parts = (
             getattr(part, name) for part, names in ((here.terms, OF_TERMS), (here, OF_RESIDUALS)) for name in names
         )

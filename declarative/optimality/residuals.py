@@ -73,6 +73,12 @@ class Residuals:
         """Which steps are short by e_i alone: by its own size and conditions, the unknown is not at its solution."""
         return step.abs() > optimality_tolerance(dtype) * self.size
 
+    def is_short_by_itself(self, step: Tensor, dtype: torch.dtype) -> Tensor:  # (batch,)
+        """Whether a step and what is violated are small without being excused by the way there."""
+        small = optimality_tolerance(dtype)
+        short = (step.abs() <= small * self.own).all(-1) & (self.terms.violation(self.own) <= small).all(-1)
+        return short & ~self.lost
+
     def is_near_by_itself(self, step: Tensor, change: Tensor, dtype: torch.dtype) -> Tensor:  # (batch,)
         """Whether the point is near a solution without being excused by the way there."""
         strict = replace(self, scale=self.own, terms=replace(self.terms, travel=None))

@@ -125,7 +125,7 @@ def quartic(x, dtype):
     return t, 2 / (2 + 12 * t**2)
 
 
-# Smaller ones than the last may be refused.
+# The smallest may be refused.
 SMALL = [1e-16, 1e-14, 1e-12, 1e-8, 1e-4, 1.0, 1e12]
 
 
@@ -176,6 +176,33 @@ def test_a_constraint_is_not_dropped_for_being_small_beside_the_way_there(unit, 
     if solved.any():
         slopes = (2 * weights * (-natural).clamp(min=0.0).double() / unit)[solved]
         assert relative(solution.inequality_multipliers.double()[solved, :3], slopes) < ACCURACY[dtype]
+
+
+@pytest.mark.filterwarnings("ignore")  # of what is refused
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_a_violation_is_not_excused_by_the_way_there(dtype, record):
+    weights = torch.tensor([1.0, 10.0, 100.0], dtype=DOUBLE)
+    natural = torch.tensor(
+        [[1.1829916513086596, 0.10495613074974239, 0.9352869474487411], [2.0, 1.0, 0.5]], dtype=DOUBLE
+    )
+    low, high = torch.zeros(2, 1, dtype=DOUBLE), torch.full((2, 1), 1e4, dtype=DOUBLE)
+    for _ in range(100):  # onto the ball, by bisection for the multiplier
+        middle = (low + high) / 2
+        y = weights * natural / (weights + middle)
+        outside = y.square().sum(-1, keepdim=True) > 1
+        low, high = torch.where(outside, middle, low), torch.where(outside, high, middle)
+    for unit in SMALL:
+        node = DeclarativeNode(
+            lambda x, u, unit=unit: (((u - x) / unit).square() * weights.to(u)).sum(),
+            inequality=lambda _, u, unit=unit: torch.cat([-u, (((u / unit).square().sum() - 1) * unit).reshape(1)]),
+            start=3,
+            record=record,
+            on_failure="mask",
+        )
+        solution = node.solve((natural * unit).to(dtype))
+        error = (solution.y.double() / unit - y).abs()[solution.converged]
+        assert not (error > ACCURACY[dtype]).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
