@@ -309,7 +309,11 @@ class Batch:
         def functions() -> tuple[Callable[..., Any], Sequence[Tensor]]:
             one = [x if dim is None else x[:1] for x, dim in zip(self.xs, self.in_dims, strict=True)]
             written = dataclasses.replace(self, linearised=False)  # mapped: x[i] makes a number of i where it is not
-            mapped = torch.vmap(written._values, in_dims=(0, *self.in_dims))
+
+            def mapped(*arguments: Tensor) -> Any:
+                with without_vmap_warnings():
+                    return torch.vmap(written._values, in_dims=(0, *self.in_dims))(*arguments)
+
             return mapped, [x.detach() for x in (rows[0][:1], *one)]
 
         key = (name, self.in_dims, self.shape, self.p, self.q, self.layout, self.linearised)
