@@ -100,9 +100,7 @@ def _draw_backward(axes: Axes, theme: str) -> None:
     points = grid()
     step = descent(points)
     moves = step.norm(dim=1) > 1e-9
-    axes.quiver(
-        *points[moves].T.tolist(), *step[moves].T.tolist(), color=ARROW[theme], width=0.005, scale=14, zorder=2
-    )
+    axes.quiver(*points[moves].T.tolist(), *step[moves].T.tolist(), color=ARROW[theme], width=0.005, scale=14, zorder=2)
     axes.scatter(*points[~moves].T.tolist(), s=5, color=INK[theme], alpha=0.5)
     axes.scatter(*in_plane(TARGET[None]).T.tolist(), s=110, marker="*", color=POINT[theme], zorder=3)
     note = "beside an edge it runs along the edge; beside a corner (dots) it is zero"

@@ -37,3 +37,12 @@ def test_a_fraction_is_one():
 def test_other_code_is_left_alone():
     text = "```python\nx = 1\n```\n"
     assert HOOK["on_page_markdown"](text) == text
+
+
+def test_a_matrix_and_its_transpose_are_one_element_each():
+    tree = ElementTree.fromstring(HOOK["typeset"](r"\begin{bmatrix} a \\ b \end{bmatrix}^\prime x"))
+    base, prime = tree.find(f".//{NAMESPACE}msup")
+    assert base.get("class") == "brackets"
+    assert "".join(base.itertext()) == "ab"
+    assert "[" not in "".join(tree.itertext())
+    assert "".join(prime.itertext()) == "′"
