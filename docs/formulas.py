@@ -19,8 +19,8 @@ def typeset(source: str) -> str:
 def _mathml(line: str) -> str:
     """A formula whose matrices are one element each, with brackets drawn around it by the style sheet.
 
-    Brackets that are characters grow with a matrix only where the reader has a font for mathematics, and an exponent would
-    belong to the closing one alone.
+    Brackets that are characters grow with a matrix only where the reader has a font for mathematics, and an exponent
+    would belong to the closing one alone.
     """
     return BRACKETED.sub(r'<mrow class="brackets">\1</mrow>', convert(line, display="block"))
 
