@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import ast
+import functools
 from dataclasses import dataclass
 from pathlib import Path
+
+from .places import MisfitError, changed, place_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,43 +17,54 @@ class Mutant:
     """A fault: one place of the code, changed.
 
     Attributes:
-        file: from the root of the project.
-        old: a snippet that occurs exactly once in the file.
+        where: the function, method, class or constant; as much of the end of its dotted name as no other has.
+        old: an expression in there, or statements in a row, that occur once. Compared as syntax trees.
         new: what takes its place.
         words: what is wrong then.
         tests: that have to fail then, as pytest names them, from the folder of the tests. Few and fast.
     """
 
-    file: str
+    where: str
     old: str
     new: str
     words: str
     tests: tuple[str, ...]
 
-    def applied(self, text: str) -> str:
-        """The text of the file with the fault in it."""
-        return text.replace(self.old, self.new)
+    @property
+    def file(self) -> str:
+        """From the root of the project."""
+        return place_of(self.where, ROOT).file
 
-    def misfit(self, root: Path = ROOT) -> str | None:
+    def applied(self, text: str) -> ast.Module:
+        """The file of this text with the fault in it."""
+        return changed(text, place_of(self.where, ROOT).name, self.old, self.new)
+
+    def misfit(self) -> str | None:
         """Why it cannot be applied to the project, or nothing."""
-        text = _read(root / self.file)
-        if text is None:
-            return f"there is no {self.file}"
-        count = text.count(self.old)
-        if count != 1:
-            return f"{self.file} has {self.old!r} {count} times instead of once"
-        if self.old == self.new:
+        try:
+            self.applied(_read(ROOT / self.file))
+        except (MisfitError, SyntaxError) as error:
+            return str(error)
+        if ast.dump(ast.parse(self.old)) == ast.dump(ast.parse(self.new)):
             return "it changes nothing"
-        gone = [test for test in self.tests if not _is_there(root, test)]
+        gone = [test for test in self.tests if not _is_there(test)]
         return f"there is no test {gone[0]}" if gone else None
 
 
-def _is_there(root: Path, test: str) -> bool:
+def _is_there(test: str) -> bool:
     """Whether the file has a function of this name; its parameters are not looked at."""
     path, _, name = test.partition("::")
-    text = _read(root / "tests" / path)
-    return text is not None and (not name or re.search(rf"^def {name.partition('[')[0]}\(", text, re.M) is not None)
+    names = _functions(ROOT / "tests" / path)
+    return names is not None and (not name or name.partition("[")[0] in names)
 
 
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+@functools.cache
+def _functions(path: Path) -> frozenset[str] | None:
+    if not path.is_file():
+        return None
+    return frozenset(node.name for node in ast.parse(_read(path)).body if isinstance(node, ast.FunctionDef))
+
+
+@functools.cache
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
