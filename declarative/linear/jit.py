@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 INSTALLED = importlib.util.find_spec("numba") is not None
 numba: Any = importlib.import_module("numba") if INSTALLED else None  # optional, and without types
 
-KERNELS = ("linear/**/*.py", "recording/tape/*.py", "solvers/newton/parameters.py", "solvers/newton/compiled/*.py")
+KERNELS = (
+    *("linear/jit.py", "linear/simd.py", "linear/numba_internals.py", "linear/*_kernel.py", "linear/sparse/*.py"),
+    *("recording/tape/*.py", "solvers/newton/parameters.py", "solvers/newton/compiled/*.py"),
+)
 
 Floats = NDArray[np.float64]
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}

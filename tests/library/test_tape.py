@@ -424,7 +424,7 @@ def test_what_is_kept_of_a_kernel_depends_on_all_kernels(tmp_path):
     (tmp_path / "solvers" / "newton" / "compiled").mkdir(parents=True)
     stamps = set()
     newton = ("solvers/newton/parameters.py", "solvers/newton/compiled/c.py")
-    for name in ("linear/a.py", "linear/sparse/b.py", *newton, "linear/a.py"):
+    for name in ("linear/a_kernel.py", "linear/sparse/b.py", *newton, "linear/a_kernel.py"):
         (tmp_path / name).write_text(f"{name} {len(stamps)}")
         stamps.add(stamp_of(tmp_path))
     assert len(stamps) == 5

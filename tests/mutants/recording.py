@@ -220,8 +220,8 @@ RECORDING = [
     ),
     Mutant(
         "KERNELS",
-        "('linear/**/*.py', 'recording/tape/*.py', 'solvers/newton/parameters.py', 'solvers/newton/compiled/*.py')",
-        "('recording/tape/*.py', 'solvers/newton/parameters.py', 'solvers/newton/compiled/*.py')",
+        "'linear/*_kernel.py'",
+        "'linear/no_kernel.py'",
         "what is kept of a kernel outlives the kernels in it",
         ("library/test_tape.py::test_what_is_kept_of_a_kernel_depends_on_all_kernels",),
     ),
