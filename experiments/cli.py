@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, (experiment, help) in EXPERIMENTS.items():
         sub = add(name, help, jobs=True)
         experiment.add_arguments(sub)
-        sub.set_defaults(command=lambda args: run_together([args]), experiment=experiment)
+        sub.set_defaults(command=lambda args: tell(run_together([args])), experiment=experiment)
     for name, module, help in (
         ("bench", bench, "measure the speed"),
         ("distributed", distributed, "train on two processes, and compare the gradients with those of one"),
@@ -113,15 +113,22 @@ def run_all(args: argparse.Namespace) -> int:
     commands = [build_parser().parse_args(line + common) for line in lines]
     if args.full:
         commands.append(build_parser().parse_args([*MORE_REPEATS, *common, "--out", str(args.out / FULL)]))
-    code = run_together(commands)
-    return write_report(args) or code
+    failures = run_together(commands)
+    write_report(args)
+    return tell(failures)
 
 
-def run_together(commands: Sequence[argparse.Namespace]) -> int:
-    """Do the jobs of several experiments, then finish one after the other; the highest exit code."""
+def run_together(commands: Sequence[argparse.Namespace]) -> list[str]:
+    """Do the jobs of several experiments, then finish one after the other; return what of ours is wrong."""
     run_jobs([job for args in commands for job in args.experiment.jobs(args)], commands[0].workers)
-    codes: list[int] = [args.experiment.finish(args) for args in commands]
-    return max(codes)
+    return [failure for args in commands for failure in args.experiment.finish(args)]
+
+
+def tell(failures: Sequence[str]) -> int:
+    """Print what is wrong, as the last lines, and return the exit code."""
+    for failure in failures:
+        print(f"FAILED {failure}")
+    return int(bool(failures))
 
 
 def write_report(args: argparse.Namespace) -> int:

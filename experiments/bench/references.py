@@ -26,7 +26,7 @@ def studies(quick: bool) -> Iterator[Study]:
     """All of them, one after the other."""
     for batch, least in {2: (0.0, 0.0)}.items() if quick else BATCHES.items():
         for case in all_cases((3,) if quick else (10,), batch, 0):
-            if case.judged and (not quick or case.name in ("simplex", "node: box")):
+            if case.tight and (not quick or case.name in ("simplex", "node: box")):
                 yield beside(case, batch, *least)
 
 

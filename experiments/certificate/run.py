@@ -45,8 +45,8 @@ def jobs(args: argparse.Namespace) -> Sequence[Job]:
     return open_pieces([*_searches(args), *_measurements(args)], args.force)
 
 
-def finish(args: argparse.Namespace) -> int:
-    """Write and print what came of it."""
+def finish(args: argparse.Namespace) -> list[str]:
+    """Write and print what came of it; return what is wrong."""
     place = args.out / "certificate"
     found = join([piece.result() for piece in _searches(args)])
     costs: list[Row] = [piece.result() for piece in _measurements(args)]
@@ -59,7 +59,7 @@ def finish(args: argparse.Namespace) -> int:
     write(place / "certificate.html", f"<ul>{items}</ul>\n" + "\n".join(as_html(*table) for table in tables[::-1]))
     discard_pieces(place)
     print(*(as_text(*table) + "\n" for table in tables), *said, f"Tables and a figure are in {place}.", sep="\n")
-    return int(any(row["false"] for row in found))
+    return [f"certificate: {row['false']} false for {row['kind']}, {row['rule']}" for row in found if row["false"]]
 
 
 def join(results: Sequence[Sequence[Row]]) -> list[Row]:

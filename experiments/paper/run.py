@@ -102,11 +102,11 @@ def jobs(args: argparse.Namespace) -> list[Job]:
     return todo
 
 
-def finish(args: argparse.Namespace) -> int:
+def finish(args: argparse.Namespace) -> list[str]:
     """Bring the tables up to date: the jobs may have done so at the same moment."""
     store.write_tables(args.out)
     print(f"Results are in {args.out}; 'python -m experiments report' makes a page of them.")
-    return 0
+    return []
 
 
 def describe(outcome: Outcome) -> str:

@@ -86,14 +86,14 @@ class Application:
             return []
         return open_pieces(self._pieces(args), args.force)
 
-    def finish(self, args: argparse.Namespace) -> int:
+    def finish(self, args: argparse.Namespace) -> list[str]:
         """Join the pieces, keep the record with its tables and pictures, and print what it comes to."""
         results = [piece.result() for piece in self._pieces(args)]
         record = self._finished(args) if None in results else self.save(self._place(args), self._chosen(args), results)
         assert record is not None  # what was not kept was trained
         print(as_text(self.findings.HEAD, self.findings.rows(record)), "", *self.findings.sentences(record), sep="\n")
         print(f"Results are in {self._place(args)}; 'python -m experiments report' makes a page of them.")
-        return 0
+        return []
 
     def save(self, place: Path, settings: Any, results: Sequence[Record]) -> Record:
         """Keep what came of all pieces; the record itself comes last."""

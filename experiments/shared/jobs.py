@@ -67,8 +67,8 @@ class Experiment(Protocol):
     def jobs(self, args: argparse.Namespace) -> Sequence[Job]:
         """What is still to be done."""
 
-    def finish(self, args: argparse.Namespace) -> int:
-        """Once it is done: leave tables and pictures, say what came of it, and return the exit code."""
+    def finish(self, args: argparse.Namespace) -> list[str]:
+        """Once it is done: leave tables and pictures, say what came of it, and return what of ours is wrong."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _run_in_processes(jobs: Sequence[Job], count: int, progress: Progress) -> No
                 if kind == "tick":
                     progress.tick(busy[line], message)
                 elif kind == "failed":
-                    raise JobError(f"{jobs[busy[line]].label} has failed:\n{message}")
+                    raise JobError(f"{message.rstrip()}\nFAILED {jobs[busy[line]].label} has crashed: see above")
                 else:
                     progress.finish(busy.pop(line), message)
                     send_next(line)

@@ -30,7 +30,7 @@ class Case:
     xs: dict[str, Tensor]  # the inputs by name, all with a batch dimension
     build: Callable[[], Callable[..., Tensor]]  # makes the reference
     constrained: bool = True  # does the solution depend on constraints, so that leaving them out must be wrong?
-    judged: bool = True  # is the reference one to agree with?
+    tight: bool = True  # has the reference the settings that make it accurate?
 
     @classmethod
     def ready_made(cls, name: str, layer: problems.Layer, constrained: bool = True, **xs: Tensor) -> Case:
@@ -47,7 +47,7 @@ class Case:
         layer = self.node
         assert isinstance(layer, problems.Layer)
         build = lambda: reference(layer, *self.xs.values(), settings=settings)  # noqa: E731
-        return dataclasses.replace(self, name=f"{self.name}, {words}", build=build, judged=False)
+        return dataclasses.replace(self, name=f"{self.name}, {words}", build=build, tight=False)
 
 
 def all_cases(sizes: tuple[int, ...], batch: int, seed: int) -> Iterator[Case]:

@@ -149,7 +149,7 @@ def test_a_run_at_full_length_is_kept_beside_and_shown(results: Path, tmp_path: 
         assert len(long.jobs(args)) == seeds
         for job in long.jobs(args):
             job.run(lambda _: None)
-        assert long.finish(args) == 0
+        assert long.finish(args) == []
         assert long.jobs(args) == []  # each is kept whatever the other has
         assert record_of(tmp_path, long)["settings"]["seed"] == 1
     kept = json.loads((tmp_path / "decision" / "decision.json").read_text(encoding="utf-8"))

@@ -66,7 +66,9 @@ def test_a_worker_tells_of_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     theirs.close()
 
 
-@pytest.mark.parametrize(("message", "words"), [(("failed", "so"), "square of 3 has failed:\nso"), (None, "has ended")])
+@pytest.mark.parametrize(
+    ("message", "words"), [(("failed", "so"), "so\nFAILED square of 3 has crashed"), (None, "has ended")]
+)
 def test_a_job_that_fails_elsewhere_stops_the_run(
     message: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
