@@ -126,21 +126,21 @@ def test_single_precision_is_kept_beside(tmp_path: Path) -> None:
 def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One schedule, then every experiment is finished; a failed check shows in the exit code."""
+    """One schedule, then every experiment is finished; a failed check shows in the exit code and the last line."""
     events: list[str] = []
 
     class Fake:
-        def __init__(self, name: str, code: int) -> None:
-            self.name, self.code = name, code
+        def __init__(self, name: str, wrong: list[str]) -> None:
+            self.name, self.wrong = name, wrong
 
         def jobs(self, args: Any) -> list[str]:
             place = tmp_path / "full" if getattr(args, "repeats", None) == 40 else tmp_path  # more repeats stand apart
             assert (args.out, args.workers, args.force) == (place, 1, False)
             return [self.name]
 
-        def finish(self, _: Any) -> int:
+        def finish(self, _: Any) -> list[str]:
             events.append(f"finish {self.name}")
-            return self.code
+            return self.wrong
 
         def add_arguments(self, parser: Any) -> None:
             cli.EXPERIMENTS[self.name][0].add_arguments(parser)
@@ -150,7 +150,7 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     class Parser:
         def parse_args(self, words: list[str]) -> Any:
             args = parse(words)
-            args.experiment = Fake(words[0], 1 if words[0] == "theory" else 0)
+            args.experiment = Fake(words[0], ["theory: a prediction"] if words[0] == "theory" else [])
             return args
 
     monkeypatch.setattr(cli, "run_jobs", lambda jobs, workers: events.append(f"{len(jobs)} jobs, {workers} worker"))
@@ -159,7 +159,9 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     monkeypatch.setattr(cli, "build_parser", Parser)
     assert cli.run_all(args) == 1
     assert events == ["9 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
-    assert "index.html" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "index.html" in told
+    assert told.splitlines()[-1] == "FAILED theory: a prediction"
     events.clear()
     args = parse(["all", "--full", "--out", str(tmp_path), "--workers", "1"])
     assert cli.run_all(args) == 0
