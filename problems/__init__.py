@@ -1,6 +1,8 @@
 """Ready-made layers: each states itself declaratively, then adds its fast paths."""
 
 from .ball import BallProjection, SphereProjection
+from .cone_program import ConeProgram
+from .cones import Cones
 from .control import OptimalControl
 from .eigen import Eigenvectors
 from .layer import Layer
@@ -13,6 +15,8 @@ from .transport import OptimalTransport
 
 __all__ = [
     "BallProjection",
+    "ConeProgram",
+    "Cones",
     "Eigenvectors",
     "EntropicSimplex",
     "EqualityQP",
