@@ -10,12 +10,12 @@ from torch import Tensor
 
 from declarative import Status
 from declarative.linear import HessianSystem, System
-from declarative.optimality import Assessment, kink_tolerance, optimality_tolerance
+from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
-from .cones import Cones, ConicProgram, FaceSystem, Surface, equilibrate, polish, solve_embedding
+from .cones import Cones, ConicProgram, FaceSystem, Surface, equilibrate, solve_polished
 from .evidence import convex
 from .formula import StructuredSolver, assessment
 from .inputs import Inputs, require_count
@@ -123,22 +123,9 @@ class HomogeneousEmbedding(StructuredSolver):
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         program = self._program(batch)
         scaled, units = equilibrate(program)
-        found = solve_embedding(scaled, self.max_iterations)
-        ended = (found.codes == Status.INFEASIBLE) | (found.codes == Status.UNBOUNDED)
-        u, z, codes = found.u, found.z, found.codes
-        states, weak = self.cones.states(found.s, z), torch.zeros_like(codes).unsqueeze(-1)
-        residual = torch.where(ended, 1.0, torch.inf).to(u.dtype)
-        weak = weak.expand(-1, self.cones.count).bool().clone()
-        rows = (~ended).nonzero().flatten()
-        if len(rows):
-            part = scaled.select(rows)
-            near = polish(part, u[rows], found.s[rows], z[rows])
-            u[rows], z[rows], states[rows], residual[rows] = near.u, near.z, near.states, near.residual
-            small = u.new_tensor(kink_tolerance(u.dtype))
-            weak[rows] = self.cones.is_weak(part.slack(near.u), near.z, near.states, small)
-        good = residual <= optimality_tolerance(u.dtype)
-        codes = torch.where((codes == Status.CONVERGED) & ~good, int(Status.STALLED), codes)
-        codes = torch.where(good, int(Status.CONVERGED), codes)
+        found = solve_polished(scaled, self.max_iterations)
+        u, z, states, codes, residual = found.u, found.z, found.states, found.codes, found.residual
+        weak = self.cones.is_weak(scaled.slack(u), z, states, u.new_tensor(kink_tolerance(u.dtype)))
         saddle = ~convex(program.P, start.dtype)
         codes = torch.where(saddle, int(Status.NOT_OPTIMAL), codes)
         residual = torch.where(saddle, torch.inf, residual)

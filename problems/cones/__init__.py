@@ -1,8 +1,8 @@
 """Cones, and programs over products of them: a batch at a time, on plain tensors."""
 
 from .conic import ConicProgram, equilibrate
-from .embedding import solve_embedding
 from .product import Cones
-from .surface import FaceSystem, Surface, polish
+from .solution import solve_polished
+from .surface import FaceSystem, Surface
 
-__all__ = ["Cones", "ConicProgram", "FaceSystem", "Surface", "equilibrate", "polish", "solve_embedding"]
+__all__ = ["Cones", "ConicProgram", "FaceSystem", "Surface", "equilibrate", "solve_polished"]

@@ -25,7 +25,6 @@ from .conic import ConicProgram
 from .cone import BACKTRACK
 from .product import Cones, joined
 
-GOAL = 1e-8  # relative residuals and gap of a solution; what is left is polished
 EVIDENCE = 1e-9  # how well a certificate has to hold
 FRACTION = 0.99  # of the way to the boundary
 NEIGHBOURHOOD = 1.0  # how far from the central path a point may be, by its barrier; 0 is on it
@@ -94,8 +93,14 @@ def dot(x: Tensor, y: Tensor) -> Tensor:  # (batch, n) -> (batch, 1)
     return (x * y).sum(-1, keepdim=True)
 
 
-def solve_embedding(program: ConicProgram, limit: int) -> Found:
-    """The solutions, or certificates, of equilibrated programs; each problem drops out when it has ended."""
+def solve_embedding(program: ConicProgram, limit: int, goal: float) -> Found:
+    """The solutions, or certificates, of equilibrated programs; each problem drops out when it has ended.
+
+    Args:
+        program: with numbers of size 1.
+        limit: the number of iterations.
+        goal: for the residuals and the gap, relative.
+    """
     point = _first_point(program)
     size, device = len(program.q), program.q.device
     found = Found(
@@ -108,7 +113,7 @@ def solve_embedding(program: ConicProgram, limit: int) -> Found:
     idle = torch.zeros_like(rows)
     for count in range(limit + 1):
         residuals = _residuals(program, point)
-        codes, distance = _ended(program, point, residuals)
+        codes, distance = _ended(program, point, residuals, goal)
         better = distance < 0.9 * lowest
         best, idle = point.where(distance <= lowest, best), torch.where(better, 0, idle + 1)
         lowest = torch.fmin(distance, lowest)
@@ -147,7 +152,9 @@ def _size(*xs: Tensor) -> Tensor:  # (batch, 1)
     return torch.cat(xs, -1).abs().amax(-1, keepdim=True)
 
 
-def _ended(program: ConicProgram, point: Homogeneous, residuals: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _ended(
+    program: ConicProgram, point: Homogeneous, residuals: list[Tensor], goal: float
+) -> tuple[Tensor, Tensor]:
     """A code for each problem, and how far the point is from a solution or a certificate, relatively."""
     dual, primal, _, curve, pull, level = residuals
     t = point.t
@@ -167,7 +174,7 @@ def _ended(program: ConicProgram, point: Homogeneous, residuals: list[Tensor]) -
     codes = torch.full_like(distance, int(Status.ITERATION_LIMIT), dtype=torch.int64)
     codes = torch.where(no_bound <= EVIDENCE, int(Status.UNBOUNDED), codes)
     codes = torch.where(no_point <= EVIDENCE, int(Status.INFEASIBLE), codes)
-    codes = torch.where(distance <= GOAL, int(Status.CONVERGED), codes)
+    codes = torch.where(distance <= goal, int(Status.CONVERGED), codes)
     return codes, torch.minimum(distance, torch.minimum(no_point, no_bound))
 
 
