@@ -4,6 +4,7 @@ from .ball import BallProjection, SphereProjection
 from .cone_program import ConeProgram
 from .cones import Cones
 from .control import OptimalControl
+from .cvxpy_program import from_cvxpy
 from .eigen import Eigenvectors
 from .layer import Layer
 from .least_squares import LeastSquares
@@ -29,4 +30,5 @@ __all__ = [
     "RotationProjection",
     "SimplexProjection",
     "SphereProjection",
+    "from_cvxpy",
 ]

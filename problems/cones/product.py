@@ -25,7 +25,7 @@ class Cones:
         zero: the number of equations, s = 0.
         nonnegative: the number of inequalities, s >= 0.
         second_order: the sizes of second-order cones: s_0 >= |(s_1, ..., s_d)|.
-        semidefinite: the orders n of semidefinite cones. A matrix is its upper triangle, column by column, with the
+        semidefinite: the orders n of semidefinite cones. A matrix is its lower triangle, column by column, with the
             entries off the diagonal times sqrt(2): n (n + 1) / 2 rows.
         exponential: the number of exponential cones, three rows each: s_1 exp(s_0 / s_1) <= s_2, s_1 > 0.
         power: the exponents a, between 0 and 1, of power cones, three rows each: s_0^a s_1^(1 - a) >= |s_2|.

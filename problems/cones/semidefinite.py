@@ -1,6 +1,6 @@
 """The cone of positive semidefinite matrices, its own dual.
 
-A symmetric n x n matrix is a vector of n (n + 1) / 2 entries: its upper triangle column by column, with the entries off
+A symmetric n x n matrix is a vector of n (n + 1) / 2 entries: its lower triangle column by column, with the entries off
 the diagonal times sqrt(2), so that the product of two vectors is the trace of the product of the matrices.
 """
 
@@ -29,16 +29,16 @@ def matrices(x: Tensor) -> Tensor:  # (..., d) -> (..., n, n)
 
 def entries(X: Tensor) -> Tensor:  # (..., n, n) -> (..., d)
     """The entries of symmetric matrices; of others, those of the symmetric part."""
-    i, j = torch.tril_indices(X.shape[-1], X.shape[-1], device=X.device)
+    i, j = torch.triu_indices(X.shape[-1], X.shape[-1], device=X.device)
     weight = torch.where(i == j, X.new_tensor(0.5), X.new_tensor(0.5).sqrt())
     return (X[..., i, j] + X[..., j, i]) * weight
 
 
 def _places(n: int, like: Tensor) -> tuple[Tensor, Tensor]:  # (n, n)
-    i, j = torch.tril_indices(n, n, device=like.device)
+    i, j = torch.triu_indices(n, n, device=like.device)
     place = torch.zeros(n, n, dtype=torch.int64, device=like.device)
     place[i, j] = place[j, i] = torch.arange(len(i), device=like.device)
-    weight = like.new_full((n, n), 0.5**0.5).fill_diagonal_(1.0)
+    weight = torch.where(torch.eye(n, dtype=torch.bool, device=like.device), like.new_tensor(1.0), like.new_tensor(0.5).sqrt())
     return place, weight
 
 
