@@ -22,7 +22,7 @@ from declarative import Status
 from declarative.linear import times
 
 from .conic import ConicProgram
-from .cone import BACKTRACK
+from .cone import BACKTRACK, first_bound
 from .product import Cones, joined
 
 EVIDENCE = 1e-9  # how well a certificate has to hold
@@ -199,12 +199,27 @@ def _iterate(program: ConicProgram, point: Homogeneous, residuals: list[Tensor])
 
 
 def _shortened(cones: Cones, point: Homogeneous, step: Homogeneous, length: Tensor) -> Tensor:  # (batch,)
-    """Until the points are inside of all cones and near enough to the central path."""
+    """Until the points are near enough to the central path."""
+    length = _inside(cones, point, step, length)
     for _ in range(SHORTENINGS):
         bad = ~(_centrality(cones, point.moved(step, length)) < NEIGHBOURHOOD)
         if not bool(bad.any()):
             break
         length = torch.where(bad, BACKTRACK * length, length)
+    return length
+
+
+def _inside(cones: Cones, point: Homogeneous, step: Homogeneous, length: Tensor) -> Tensor:  # (batch,)
+    """Until the points are inside of the cones whose boundary is no root of a polynomial."""
+    parts = [cones.parts(x) for x in (point.s, point.z, step.s, step.z)]
+    for cone, s, z, ds, dz in zip(cones.groups, *parts, strict=True):
+        for _ in range(SHORTENINGS if not cone.symmetric else 0):
+            way = length[:, None, None]
+            depth = torch.minimum(cone.depth(s + way * ds), cone.dual_depth(z + way * dz))
+            bad = ~(first_bound(depth) > 0)
+            if not bool(bad.any()):
+                break
+            length = torch.where(bad, BACKTRACK * length, length)
     return length
 
 

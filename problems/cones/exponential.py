@@ -83,12 +83,21 @@ class Exponential(ThreeDimensional):
         return torch.stack([torch.zeros_like(flat), flat, flat & (s[..., 2] <= size_s)], -1)
 
     def face(self, s: Tensor, z: Tensor, states: Tensor) -> Face:
-        """c = y log(z / y) - x, with c' = (-1, log(z / y) - 1, y / z) and -c'' = w w' y."""
+        """c = z - y exp(x / y) where x < 0, and y log(z / y) - x elsewhere: neither is steep there."""
         curved = states == CURVED
-        x, y, top = (torch.where(curved, part, 1.0) for part in s.unbind(-1))
-        pull = torch.where(curved, -z[..., 0], 1.0).clamp(min=0.0)
-        log, one = (top / y).log(), torch.ones_like(x)
-        normal = torch.stack([-one, log - 1, y / top], -1)
-        bent = torch.stack([0 * one, 1 / y, -1 / top], -1) * (pull * y).sqrt().unsqueeze(-1)
-        value = (y * log - x).unsqueeze(-1)
-        return SurfaceFace(s, states, value, normal, torch.where(curved.unsqueeze(-1), bent, 0.0))
+        low = curved & (s[..., 0] < 0)
+        high = curved & ~low
+        zero = torch.zeros_like(s[..., 0])
+        x, y = (torch.where(low, part, 1.0) for part in (s[..., 0], s[..., 1]))
+        slope, pull = (x / y).exp(), torch.where(low, z[..., 2], 1.0).clamp(min=0.0)
+        value = torch.where(low, s[..., 2] - y * slope, 0.0)
+        normal = torch.stack([-slope, (x / y - 1) * slope, zero + 1], -1)
+        bent = torch.stack([zero + 1, -x / y, zero], -1) * (pull * slope / y).sqrt().unsqueeze(-1)
+        y, top = (torch.where(high, part, 1.0) for part in (s[..., 1], s[..., 2]))
+        log, force = (top / y).log(), torch.where(high, -z[..., 0], 1.0).clamp(min=0.0)
+        value = torch.where(high, y * log - s[..., 0], value).unsqueeze(-1)
+        other = torch.stack([zero - 1, log - 1, y / top], -1)
+        also = torch.stack([zero, 1 / y, -1 / top], -1) * (force * y).sqrt().unsqueeze(-1)
+        high, low = high.unsqueeze(-1), low.unsqueeze(-1)
+        bent = torch.where(high, also, torch.where(low, bent, 0.0))
+        return SurfaceFace(s, states, value, torch.where(high, other, normal), bent)

@@ -27,6 +27,7 @@ class Slopes(NamedTuple):
 
 INSIDE, CURVED, FLAT = 0.0, 1.0, 2.0  # states; to FLAT is added 1, 2 and 4 for the entries that are zero
 APEX = FLAT + 7.0
+DIFFERENCE = 1e-3  # in units of the local norm, for a derivative by differences
 NEGLIGIBLE = 1e-6  # of a slack and of its multiplier at once: the entry of a flat face
 
 
@@ -79,14 +80,13 @@ class ThreeDimensional(Cone, abc.ABC):
 
 
 class TuncelScaling(Scaling):
-    """W' is the Cholesky factor of H."""
+    """W' with H = W' W."""
 
     def __init__(self, cone: ThreeDimensional, s: Tensor, z: Tensor, mu: Tensor) -> None:
         slopes, shadow_z = cone.dual_barrier(z), cone.shadow(s)
-        matrix = _nearest(s, z, -slopes.gradient, shadow_z, slopes.hessian, mu)
-        self.root = torch.linalg.cholesky_ex(matrix).L
-        self.inverse = torch.linalg.inv_ex(self.root).inverse
+        self.root, self.inverse = _roots(s, z, -slopes.gradient, shadow_z, slopes.hessian, mu)
         self.s, self.gradient = self._inverse(s), self._inverse(slopes.gradient)
+        self.cone, self.z, self.hessian = cone, z, slopes.hessian
 
     def _inverse(self, x: Tensor) -> Tensor:
         return (self.inverse @ x.unsqueeze(-1)).squeeze(-1)
@@ -101,35 +101,55 @@ class TuncelScaling(Scaling):
         return (self.inverse.mT @ x.unsqueeze(-1)).squeeze(-1)
 
     def target(self, ds: Tensor | None, dz: Tensor | None, mu: Tensor) -> Tensor:
-        return self.s if ds is None or dz is None else self.s + mu * self.gradient
+        if ds is None or dz is None:
+            return self.s
+        return self.s + mu * self.gradient + self._inverse(self._third_order(self.slack(ds), self.multiplier(dz)))
+
+    def _third_order(self, ds: Tensor, dz: Tensor) -> Tensor:
+        """-f*'''(z)[dz, f*''(z)^-1 ds] / 2, by differences of f*'' within the ellipsoid where z is inside for sure."""
+        length = ((self.hessian @ dz.unsqueeze(-1)).squeeze(-1) * dz).sum(-1, keepdim=True).clamp(min=0.0).sqrt()
+        width = DIFFERENCE / torch.where(length > 0, length, 1.0)
+        ahead, behind = (self.cone.dual_barrier(self.z + way * dz).hessian for way in (width, -width))
+        inner = torch.linalg.solve_ex(self.hessian, ds).result.unsqueeze(-1)
+        found = -((ahead - behind) @ inner).squeeze(-1) / (4 * width)
+        return torch.where(found.isfinite().all(-1, keepdim=True), found, 0.0)
 
     def longest(self, ds: Tensor, dz: Tensor) -> Tensor:  # noqa: ARG002
         return ds.new_full((len(ds),), torch.inf)
 
 
-def _nearest(s: Tensor, z: Tensor, shadow_s: Tensor, shadow_z: Tensor, hessian: Tensor, mu: Tensor) -> Tensor:
-    """The scaling matrix; mu f*''(z) where the points are their own shadows, up to rounding."""
-    simple = mu.unsqueeze(-1) * hessian
+def _roots(s: Tensor, z: Tensor, shadow_s: Tensor, shadow_z: Tensor, hessian: Tensor, mu: Tensor) -> tuple[Tensor, ...]:
+    """W' and its inverse: in closed form, since H = s s' / s'z + g g' / g'h + r a a' with g = s - mu s', h = z - mu z'
+    and a orthogonal to z and z'. Where the points are their own shadows, up to rounding, H is mu f*''(z).
+    """
     product = (s * z).sum(-1, keepdim=True)
     own, other = product / 3, (shadow_s * shadow_z).sum(-1, keepdim=True) / 3
     gap_s, gap_z = s - own * shadow_s, z - own * shadow_z
     curve = (hessian @ shadow_z.unsqueeze(-1)).squeeze(-1)
-    first, second = own * other - 1, (shadow_z * curve).sum(-1, keepdim=True) - 3 * other.square()
+    second = (shadow_z * curve).sum(-1, keepdim=True) - 3 * other.square()
     gaps = (gap_s * gap_z).sum(-1, keepdim=True)
-    eps = torch.finfo(s.dtype).eps ** 0.75
-    good = (first.abs() > eps) & (second.abs() > eps) & (product > 0) & (gaps > 0)
-    first, second, gaps = (torch.where(good, x, 1.0) for x in (first, second, gaps))
     bent = curve - other * shadow_s
     rest = hessian - _square(shadow_s) / 3 - _square(bent) / second.unsqueeze(-1)
-    size = own.unsqueeze(-1) * torch.linalg.matrix_norm(rest, keepdim=True)
-    axis = torch.linalg.cross(z, shadow_z)
-    axis = axis / torch.linalg.vector_norm(axis, dim=-1, keepdim=True)
-    found = _square(s) / product.unsqueeze(-1) + _square(gap_s) / gaps.unsqueeze(-1) + size * _square(axis)
-    return torch.where(good.unsqueeze(-1) & found.isfinite().all(-1, keepdim=True).all(-2, keepdim=True), found, simple)
+    size = (own * torch.linalg.matrix_norm(rest).unsqueeze(-1)).sqrt()
+    axis, across = _unit(torch.linalg.cross(z, shadow_z)), _unit(torch.linalg.cross(s, shadow_s))
+    across = across / (size * (across * axis).sum(-1, keepdim=True))
+    eps = torch.finfo(s.dtype).eps ** 0.75
+    good = ((own * other - 1).abs() > eps) & (second.abs() > eps * other.square()) & (product > 0) & (gaps > 0)
+    root = torch.stack([s / product.sqrt(), gap_s / gaps.sqrt(), size * axis], -1)
+    inverse = torch.stack([z / product.sqrt(), gap_z / gaps.sqrt(), across], -2)
+    good = good.unsqueeze(-1) & (root + inverse).isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    if bool(good.all()):
+        return root, inverse
+    simple = torch.linalg.cholesky_ex(mu.unsqueeze(-1) * hessian).L
+    return torch.where(good, root, simple), torch.where(good, inverse, torch.linalg.inv_ex(simple).inverse)
 
 
 def _square(x: Tensor) -> Tensor:
     return x.unsqueeze(-1) * x.unsqueeze(-2)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
 def is_flat(states: Tensor) -> Tensor:  # (batch, count) -> (batch, count, 3)
