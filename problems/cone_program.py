@@ -8,14 +8,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from declarative import Status
+from declarative import Adaptive, Rule, Smoothed, Status
+from declarative.derivatives import Derivatives
 from declarative.linear import HessianSystem, System
 from declarative.optimality import Assessment, kink_tolerance
 from declarative.problem import Batch
 from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
+from declarative.theory.descent import DescentReport
 
-from .cones import Cones, ConicProgram, FaceSystem, Surface, equilibrate, solve_polished
+from .cones import BentSystem, Cones, ConicProgram, FaceSystem, Surface, equilibrate, solve_polished
 from .evidence import convex
 from .formula import StructuredSolver, assessment
 from .inputs import Inputs, require_count
@@ -72,6 +74,7 @@ class ConeProgram(Layer):
         solver = HomogeneousEmbedding(cones, max_iterations)
         super().__init__(quadratic, equality, inequality, solver=solver, start=_origin, **options)
         self.cones = cones
+        _refuse_rule(cones, self.gradient)
 
     def prepare(self, *xs: Any) -> Inputs:
         if len(xs) == len(self.required) and xs[0] is None and isinstance(xs[1], Tensor) and xs[1].dim():
@@ -84,18 +87,76 @@ class ConeProgram(Layer):
             raise ValueError(f"A and b must have {self.cones.rows} rows, as {self.cones}, but have {xs[3].shape[-1]}.")
         return xs
 
+    def with_gradient(self, gradient: str | Rule) -> ConeProgram:
+        other = super().with_gradient(gradient)
+        assert isinstance(other, ConeProgram)
+        _refuse_rule(self.cones, other.gradient)
+        return other
+
+    def derivatives(self, *xs: Any) -> Derivatives:
+        self.require_smooth("derivatives")
+        return super().derivatives(*xs)
+
+    def descent(self, *xs: Any, v: Any = None) -> DescentReport:
+        self.require_smooth("descent")
+        return super().descent(*xs, v=v)
+
+    def require_smooth(self, what: str) -> None:
+        """Refuse what needs constraints that are smooth functions: a cone that is no half-line has a boundary that is
+        none at its apex, and A u - b does not say how it bends.
+        """
+        if _has_curved(self.cones):
+            raise TypeError(
+                f"{what} needs constraints that are smooth functions, and cones other than zero and nonnegative are "
+                "not: ask layer.generic(), where the solution is not at an apex."
+            )
+
     def generic(self) -> Layer:
-        """The same problem without its fast paths, if it has no cones but half-lines.
+        """The same problem for a general solver, with the boundary of each cone as one smooth constraint.
+
+        That is no solution method for one whose solution is at the apex of a cone.
 
         Raises:
-            TypeError: it has; state it in CVXPY to compare it with another solver.
+            TypeError: there is a semidefinite cone, whose boundary is not smooth.
         """
-        if self.cones.rows > self.cones.zero + self.cones.nonnegative:
-            raise TypeError(
-                "a program with cones other than zero and nonnegative has no smooth constraints for a general solver: "
-                "state it in CVXPY, or compare it with a problem that has the same solution."
-            )
-        return super().generic()
+        if not _has_curved(self.cones):
+            return super().generic()
+        if self.cones.semidefinite:
+            raise TypeError("a semidefinite cone is no smooth constraint: compare with the problem stated in CVXPY.")
+        equality = RowsOf(0, self.cones.zero) if self.cones.zero else None
+        rule, plan = self.gradient, self.spec.plan
+        return Layer(
+            quadratic,
+            equality,
+            Boundaries(self.cones),
+            gradient=rule,
+            start=_origin,
+            on_failure=plan.on_failure,
+        )
+
+
+def _has_curved(cones: Cones) -> bool:
+    return cones.rows > cones.zero + cones.nonnegative
+
+
+def _refuse_rule(cones: Cones, rule: Rule) -> None:
+    if _has_curved(cones) and isinstance(rule, Smoothed | Adaptive):
+        raise ValueError(
+            f"gradient={type(rule).__name__}() is for constraints that are smooth functions, not for cones: use "
+            "'exact', 'curvature', 'unconstrained' or 'identity'."
+        )
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """How far b - A u is outside of each cone but the zero cone: a smooth function away from apexes."""
+
+    cones: Cones
+
+    def __call__(self, P: Tensor, q: Tensor, A: Tensor, b: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+        s = (b - A @ u).unsqueeze(0)
+        groups = zip(self.cones.groups, self.cones.parts(s), strict=True)
+        return torch.cat([cone.boundary(part).flatten() for cone, part in groups if cone.degree])
 
 
 @dataclass(frozen=True)
@@ -140,7 +201,7 @@ class HomogeneousEmbedding(StructuredSolver):
         *_, states, weak, residual = self._apart(raw.byproduct, batch.m)
         active, weak = self.cones.active(states), self.cones.repeated(weak) > 0
         residual = residual.squeeze(-1).to(raw.y.dtype)
-        return assessment(raw.multipliers, residual, residual, active, weak & active)
+        return assessment(raw.multipliers, residual, residual, active, weak)
 
     def system(self, point: Point, kind: Kind) -> System:
         program = self._program(point.batch)
@@ -154,7 +215,7 @@ class HomogeneousEmbedding(StructuredSolver):
             u, z = point.u.to(u.dtype), -point.multipliers.to(z.dtype)
         surface = Surface(self.cones, program.slack(u), z, states)
         if kind == "curvature":
-            return HessianSystem(surface.hessian(program.P, program.A))
+            return BentSystem(surface, program.P, program.A)
         return FaceSystem(surface, program.P, program.A)
 
     def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
@@ -166,7 +227,8 @@ class HomogeneousEmbedding(StructuredSolver):
 
     def _apart(self, byproduct: Tensor, m: int) -> tuple[Tensor, ...]:
         """u, z, states, weak and the residual."""
-        return byproduct.split([m, self.cones.rows, self.cones.count, self.cones.count, 1], -1)
+        parts: tuple[Tensor, ...] = byproduct.split([m, self.cones.rows, self.cones.count, self.cones.count, 1], -1)
+        return parts
 
 
 def _origin(P: Tensor, q: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001

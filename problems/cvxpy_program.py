@@ -8,6 +8,7 @@ Nothing of CVXPY is used in a call.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -187,7 +188,8 @@ class CvxpyProgram(nn.Module):
         (a tuple of several for a cone of several expressions), as ``dual_value`` in CVXPY.
         """
         P, q, constant, A, b, batched = self._arranged(values)
-        solution = self._with(solver_args).solve(P, q, A, b)
+        program: Any = self._with(solver_args)
+        solution: Solution = program.solve(P, q, A, b)
         z = torch.cat([-solution.multipliers, solution.inequality_multipliers], -1)
         if not self.reduced.cones.zero:
             z = solution.inequality_multipliers
@@ -199,15 +201,16 @@ class CvxpyProgram(nn.Module):
         def given(x: Tensor) -> Tensor:
             return x if batched else x[0]
 
-        fields: dict[str, Any] = {name: getattr(solution, name) for name in ("codes", "iterations", "residual")}
+        names = ("codes", "iterations", "residual", "active", "byproduct")
+        fields: dict[str, Any] = {name: given(getattr(solution, name)) for name in names}
+        fields["y"] = tuple([given(recovery(solution.y, z)) for recovery in self.recoveries])
+        fields["multipliers"] = tuple(
+            [_alone([given(part(solution.y, z)) for part in parts]) for parts in self.multipliers]
+        )
         return dataclasses.replace(
             solution,
-            **{name: given(x) for name, x in fields.items()},
-            y=tuple(given(recovery(solution.y, z)) for recovery in self.recoveries),
-            multipliers=tuple(_alone([given(part(solution.y, z)) for part in parts]) for parts in self.multipliers),
+            **fields,
             inequality_multipliers=given(z),
-            active=given(solution.active),
-            byproduct=given(solution.byproduct),
             objective=given(objective),
             rows=None,
         )
@@ -226,15 +229,17 @@ class CvxpyProgram(nn.Module):
         reduced = self.reduced
         tensors, size = self._checked(values)
         batch = 1 if size is None else size
-        like = tensors[0] if tensors else self.data.constant
+        constants: Any = self.data.constant
+        like: Tensor = tensors[0] if tensors else constants
         columns = [like.new_zeros(batch, 0)]
         for source in reduced.sources:
             parameter, x = reduced.parameters[source.parameter], tensors[source.parameter]
             x = (x + x.mT) / 2 if parameter.symmetric else x
-            flat = x.reshape(*x.shape[: x.dim() - len(parameter.shape)], -1).expand(batch, -1)
+            lead = x.shape[: x.dim() - len(parameter.shape)]
+            flat = x.reshape(*lead, math.prod(parameter.shape)).expand(batch, -1)
             flat = flat.index_select(-1, source.places.to(x.device))
             columns.append(flat.log() if source.logarithm else flat)
-        data = self.data(torch.cat(columns, -1).to(torch.promote_types(like.dtype, torch.float32)))
+        data: Tensor = self.data(torch.cat(columns, -1).to(torch.promote_types(like.dtype, torch.float32)))
         m, k = reduced.size, reduced.cones.rows
         P, q, constant, A, b = data.to(like.dtype).split([m * m if reduced.quadratic else 0, m, 1, m * k, k], -1)
         quadratic = P.unflatten(-1, (m, m)) if reduced.quadratic else None
@@ -359,7 +364,11 @@ def _reduce(cp: Any, problem: Any, parameters: Sequence[Any], gp: bool) -> Reduc
         rows[constraint.id] = slice(start, start + constraint.size)
         start += constraint.size
     constraint_map = chain.compose_constr_id_map()
-    rows = {c.id: rows[constraint_map.get(c.id, c.id)] for c in problem.constraints if constraint_map.get(c.id, c.id) in rows}
+    rows = {
+        c.id: rows[constraint_map.get(c.id, c.id)]
+        for c in problem.constraints
+        if constraint_map.get(c.id, c.id) in rows
+    }
     dims = program.cone_dims
     if dims.pnd:
         raise ValueError("the problem has a power cone of more than three dimensions, which is not supported.")
@@ -396,7 +405,8 @@ def _affine(program: Any, m: int, k: int, width: int) -> AffineMap:
     """P, q, d, A and b in one vector, as CVXPY's sparse matrices say; those of A and b are of A u + b in K."""
     sign = {"A": -1.0, "b": 1.0}
     q_rows, A_rows = m + 1, k * (m + 1)
-    parts, offset = [], 0
+    parts: list[tuple[Any, int, Any]] = []
+    offset = 0
     if program.P is not None:
         parts.append((program.P.tocoo(), offset, None))
         offset += m * m

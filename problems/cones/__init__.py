@@ -3,6 +3,6 @@
 from .conic import ConicProgram, equilibrate
 from .product import Cones
 from .solution import solve_polished
-from .surface import FaceSystem, Surface
+from .surface import BentSystem, FaceSystem, Surface
 
-__all__ = ["Cones", "ConicProgram", "FaceSystem", "Surface", "equilibrate", "solve_polished"]
+__all__ = ["BentSystem", "Cones", "ConicProgram", "FaceSystem", "Surface", "equilibrate", "solve_polished"]

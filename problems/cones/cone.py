@@ -102,6 +102,10 @@ class Cone(abc.ABC):
     def depth(self, x: Tensor) -> Tensor:  # (batch, count)
         """How far a point is inside of K: negative outside, and proportional to x."""
 
+    @abc.abstractmethod
+    def boundary(self, s: Tensor) -> Tensor:  # (batch, count)
+        """A convex function that is zero on the boundary and negative inside, smooth where the boundary is."""
+
     def dual_depth(self, z: Tensor) -> Tensor:
         """How far a point is inside of K*."""
         return self.depth(z)

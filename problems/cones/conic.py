@@ -1,6 +1,6 @@
 """Cone programs as data, and their units.
 
-    minimise u' P u / 2 + q' u   subject to   A u + s = b,  s in K
+minimise u' P u / 2 + q' u   subject to   A u + s = b,  s in K
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def equilibrate(program: ConicProgram) -> tuple[ConicProgram, Units]:
         left, right = _power_of_two(or_one(high).rsqrt()), _power_of_two(or_one(wide).rsqrt())
         P, A = P * right.unsqueeze(-1) * right.unsqueeze(-2), A * left.unsqueeze(-1) * right.unsqueeze(-2)
         columns, rows = columns * right, rows * left
-        if bool(((left == 1).all() & (right == 1).all())):
+        if bool((left == 1).all() & (right == 1).all()):
             break
     q, b = program.q * columns, program.b * rows
     size, slope = _largest(P.flatten(1).abs(), -1), _largest(q.abs(), -1)
@@ -92,5 +92,3 @@ def _largest(x: Tensor, dim: int) -> Tensor:
 
 def _power_of_two(x: Tensor) -> Tensor:
     return torch.exp2(x.log2().round())
-
-

@@ -21,8 +21,8 @@ from torch import Tensor
 from declarative import Status
 from declarative.linear import times
 
-from .conic import ConicProgram
 from .cone import BACKTRACK, first_bound
+from .conic import ConicProgram
 from .product import Cones, joined
 
 EVIDENCE = 1e-9  # how well a certificate has to hold
@@ -31,7 +31,7 @@ NEIGHBOURHOOD = 1.0  # how far from the central path a point may be, by its barr
 IDLE_ITERATIONS = 5  # without progress, before a problem is given up
 SHORTENINGS = 60
 POOR = 0.1  # a step so short is not worth its while
-RIDGE = 4e-16  # relative, of the matrix of a step
+SMALL_RIDGE = 4e-16  # of the Schur complement of the equations, relative
 REFINEMENTS = 3  # of a step, at most
 FINE = 1e-13  # relative residual of a step that need not be refined
 
@@ -48,7 +48,7 @@ class Homogeneous:
 
     def tensors(self) -> list[Tensor]:
         """The fields."""
-        return [getattr(self, one.name) for one in fields(self)]  # type: ignore[arg-type]
+        return [getattr(self, one.name) for one in fields(self)]
 
     def select(self, rows: Tensor) -> Homogeneous:
         """The points at these positions."""
@@ -70,7 +70,7 @@ class Homogeneous:
 
 
 @dataclass(frozen=True)
-class Found:
+class Ended:
     """What the iterations led to: points with t = 1 if they are solved, else a direction or the last point."""
 
     u: Tensor  # (batch, m)
@@ -93,18 +93,22 @@ def dot(x: Tensor, y: Tensor) -> Tensor:  # (batch, n) -> (batch, 1)
     return (x * y).sum(-1, keepdim=True)
 
 
-def solve_embedding(program: ConicProgram, limit: int, goal: float) -> Found:
+def solve_embedding(program: ConicProgram, limit: int, goal: float, ridge: float) -> Ended:
     """The solutions, or certificates, of equilibrated programs; each problem drops out when it has ended.
 
     Args:
         program: with numbers of size 1.
         limit: the number of iterations.
         goal: for the residuals and the gap, relative.
+        ridge: added to the matrix of a step, relative to its diagonal. A small one costs no digits; a larger one is
+            needed where the matrix is singular, as where the objective falls without limit along a line.
     """
     point = _first_point(program)
     size, device = len(program.q), program.q.device
-    found = Found(
-        *(x.clone() for x in (point.u, point.s, point.z)),
+    found = Ended(
+        point.u.clone(),
+        point.s.clone(),
+        point.z.clone(),
         torch.full((size,), int(Status.ITERATION_LIMIT), device=device),
         torch.zeros(size, dtype=torch.int64, device=device),
     )
@@ -129,7 +133,7 @@ def solve_embedding(program: ConicProgram, limit: int, goal: float) -> Found:
             rows, program, point, best = rows[going], program.select(going), point.select(going), best.select(going)
             residuals = [x[going] for x in residuals]
             lowest, idle = lowest[going], idle[going]
-        point = _iterate(program, point, residuals)
+        point = _iterate(program, point, residuals, ridge)
     return found
 
 
@@ -152,9 +156,7 @@ def _size(*xs: Tensor) -> Tensor:  # (batch, 1)
     return torch.cat(xs, -1).abs().amax(-1, keepdim=True)
 
 
-def _ended(
-    program: ConicProgram, point: Homogeneous, residuals: list[Tensor], goal: float
-) -> tuple[Tensor, Tensor]:
+def _ended(program: ConicProgram, point: Homogeneous, residuals: list[Tensor], goal: float) -> tuple[Tensor, Tensor]:
     """A code for each problem, and how far the point is from a solution or a certificate, relatively."""
     dual, primal, _, curve, pull, level = residuals
     t = point.t
@@ -168,7 +170,9 @@ def _ended(
     of_z, of_u = _size(point.z) if point.z.shape[-1] else 0 * t, _size(point.u)
     no_point = _size(pull) / torch.where(rise > 0, rise, 0.0)
     along = primal + program.b * t
-    no_bound = (torch.maximum(_size(curve), _size(along)) if along.shape[-1] else _size(curve)) / torch.where(fall > 0, fall, 0.0)
+    no_bound = (torch.maximum(_size(curve), _size(along)) if along.shape[-1] else _size(curve)) / torch.where(
+        fall > 0, fall, 0.0
+    )
     no_point = torch.where((of_z > 0) & (rise > 0), no_point, torch.inf).squeeze(-1)
     no_bound = torch.where((of_u > 0) & (fall > 0), no_bound, torch.inf).squeeze(-1)
     codes = torch.full_like(distance, int(Status.ITERATION_LIMIT), dtype=torch.int64)
@@ -178,9 +182,9 @@ def _ended(
     return codes, torch.minimum(distance, torch.minimum(no_point, no_bound))
 
 
-def _iterate(program: ConicProgram, point: Homogeneous, residuals: list[Tensor]) -> Homogeneous:
+def _iterate(program: ConicProgram, point: Homogeneous, residuals: list[Tensor], ridge: float) -> Homogeneous:
     """A predictor and a corrector step."""
-    cones, steps = program.cones, _Steps(program, point, residuals)
+    cones, steps = program.cones, _Steps(program, point, residuals, ridge)
     ahead, scaled = steps.towards(torch.zeros_like(point.t))
     length = steps.longest(ahead, scaled)
     length = length if cones.symmetric else _shortened(cones, point, ahead, length)
@@ -242,7 +246,7 @@ class _Steps:
     E are the equations. The Schur complement P + A~' A~ is factored once.
     """
 
-    def __init__(self, program: ConicProgram, point: Homogeneous, residuals: list[Tensor]) -> None:
+    def __init__(self, program: ConicProgram, point: Homogeneous, residuals: list[Tensor], ridge: float) -> None:
         self.program, self.point, self.residuals = program, point, residuals
         cones, self.p = program.cones, program.cones.zero
         self.groups = [cone for cone in cones.groups if cone.degree]
@@ -256,15 +260,17 @@ class _Steps:
         self.weight = torch.where(largest > 0, largest, 1.0).unsqueeze(-1)
         if self.p:
             matrix = torch.baddbmm(matrix, self.weight * self.E.mT, self.E)
-        self.factor = _cholesky(matrix)
+        self.factor = _cholesky(matrix, ridge)
         if self.p:
             half = torch.linalg.solve_triangular(self.factor, self.E.mT, upper=False)
-            self.small = _cholesky(half.mT @ half)
+            self.small = _cholesky(half.mT @ half, SMALL_RIDGE)
         self.shift = self._scaled(residuals[1].unsqueeze(-1)).squeeze(-1)  # W^-T of the primal residual
         self.middle = self._targets([(None, None)] * len(self.groups), self.mu)  # W z
         # The solution for the right-hand side (-q, b), as its difference from (u, z) / t: that has more digits.
         dual, primal, *_ = residuals
-        self.fixed = self._solve(-dual / point.t, -primal[:, : self.p] / point.t, (2 * self.middle - self.shift) / point.t)
+        self.fixed = self._solve(
+            -dual / point.t, -primal[:, : self.p] / point.t, (2 * self.middle - self.shift) / point.t
+        )
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         """The rows of each group of cones that are not equations."""
@@ -350,12 +356,12 @@ class _Steps:
         return _solved(a - times(self.E.mT, y), self.factor), y
 
 
-def _cholesky(matrix: Tensor) -> Tensor:
+def _cholesky(matrix: Tensor, ridge: float) -> Tensor:
     """The factor of a positive semidefinite matrix, in units in which its diagonal is 1, with a tiny ridge."""
     diagonal = torch.diagonal(matrix, dim1=-2, dim2=-1)
-    floor = RIDGE * diagonal.amax(-1, keepdim=True)
-    ridge = RIDGE * diagonal.clamp(min=0.0) + torch.where(floor > 0, RIDGE * floor, 1.0)
-    factor: Tensor = torch.linalg.cholesky_ex(matrix + torch.diag_embed(ridge)).L
+    floor = ridge**2 * diagonal.amax(-1, keepdim=True)
+    added = ridge * diagonal.clamp(min=0.0) + torch.where(floor > 0, floor, 1.0)
+    factor: Tensor = torch.linalg.cholesky_ex(matrix + torch.diag_embed(added)).L
     return factor
 
 

@@ -54,6 +54,10 @@ class Exponential(ThreeDimensional):
         flat = -torch.stack([u, v.clamp(max=0.0), w.clamp(max=0.0)]).norm(dim=0)
         return torch.where(good, torch.maximum(inside, flat), flat)
 
+    def boundary(self, s: Tensor) -> Tensor:
+        x, y, z = s.unbind(-1)
+        return y * (x / y).exp() - z
+
     def dual_barrier(self, z: Tensor) -> Slopes:
         """-log(p) - log(-u) - log(w) with p = v - u + u log(-u / w)."""
         u, v, w = z.unbind(-1)

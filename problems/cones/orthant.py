@@ -73,6 +73,9 @@ class Orthant(Cone):
     def depth(self, x: Tensor) -> Tensor:
         return x.squeeze(-1)
 
+    def boundary(self, s: Tensor) -> Tensor:
+        return -s.squeeze(-1)
+
     def barrier(self, s: Tensor, z: Tensor) -> Tensor:
         product = torch.where((s > 0) & (z > 0), s * z, 0.0)
         return -(product.log() + 1).sum((-2, -1))

@@ -1,7 +1,11 @@
-"""The power cone {(x, y, z): x, y >= 0, x^a y^(1 - a) >= |z|}, whose dual is {(u, v, w): (u / a, v / (1 - a), w) in it}."""
+"""The power cone {(x, y, z): x, y >= 0, x^a y^(1 - a) >= |z|}.
+
+Its dual is {(u, v, w): (u / a, v / (1 - a), w) is in it}.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +51,11 @@ class Power(ThreeDimensional):
         a, b = self.powers(z)
         return self.depth(z / torch.stack([a, b, torch.ones_like(a)], -1))
 
+    def boundary(self, s: Tensor) -> Tensor:
+        a, b = self.powers(s)
+        x, y, z = s.unbind(-1)
+        return z.abs() - x**a * y**b
+
     def dual_barrier(self, z: Tensor) -> Slopes:
         """-log(p) - (1 - a) log(u) - a log(v) with p = t - w^2, t = (u / a)^2a (v / (1 - a))^2(1 - a)."""
         a, b = self.powers(z)
@@ -72,6 +81,9 @@ class Power(ThreeDimensional):
         constant = 2 * level.log()
         at = -constant + 2 * a * (2 + b / a).log() + 2 * b * (2 + a / b).log()
         at = torch.minimum(at, torch.zeros_like(at)) - 1
+        gap = constant - 2 * math.log(2)
+        near = gap < 1  # to the boundary: there the equation is gap = 2 / r, up to higher orders
+        at = torch.where(near, (2 / torch.where(near, gap, 1.0).clamp(min=1e-15)).log(), at)
         for _ in range(NEWTON_STEPS):
             r = at.exp()
             left, right = 2 * (r + 1) + b / a, 2 * (r + 1) + a / b

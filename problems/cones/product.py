@@ -127,7 +127,7 @@ class Cones:
     def is_weak(self, s: Tensor, z: Tensor, states: Tensor, small: Tensor) -> Tensor:  # (batch, cones)
         """Where strict complementarity fails."""
         columns = zip(self.groups, self.parts(s), self.parts(z), self.of_cones(states), strict=True)
-        found = [cone.is_weak(*column, small) for cone, *column in columns]
+        found = [cone.is_weak(x, y, kinds, small) for cone, x, y, kinds in columns]
         return torch.cat(found, 1) if found else states.bool()
 
     def unit(self, like: Tensor) -> Tensor:  # (rows,)

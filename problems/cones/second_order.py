@@ -15,7 +15,8 @@ APEX, SURFACE, INSIDE = 2.0, 1.0, 0.0
 def determinant(x: Tensor) -> Tensor:  # (..., d) -> (..., 1)
     """t^2 - |x|^2, from its factors, which keeps digits near the boundary."""
     length = torch.linalg.vector_norm(x[..., 1:], dim=-1, keepdim=True)
-    return (x[..., :1] - length) * (x[..., :1] + length)
+    product: Tensor = (x[..., :1] - length) * (x[..., :1] + length)
+    return product
 
 
 def reflected(x: Tensor) -> Tensor:
@@ -115,7 +116,8 @@ class SecondOrderFace(Face):
         return torch.where(self.active, torch.where(self.apex.squeeze(-1), self.s, self._gap()), 0.0)
 
     def _gap(self) -> Tensor:
-        return (self.s[..., :1] - self.length) / 2**0.5
+        gap: Tensor = (self.s[..., :1] - self.length) / 2**0.5
+        return gap
 
     def across(self, x: Tensor) -> Tensor:
         first = self.normal.mT @ x
@@ -151,7 +153,11 @@ class SecondOrder(Cone):
         return SecondOrderScaling(s, z)
 
     def depth(self, x: Tensor) -> Tensor:
-        return x[..., 0] - torch.linalg.vector_norm(x[..., 1:], dim=-1)
+        depth: Tensor = x[..., 0] - torch.linalg.vector_norm(x[..., 1:], dim=-1)
+        return depth
+
+    def boundary(self, s: Tensor) -> Tensor:
+        return s[..., 1:].square().sum(-1).sqrt() - s[..., 0]
 
     def barrier(self, s: Tensor, z: Tensor) -> Tensor:
         inside = ((self.depth(s) > 0) & (self.depth(z) > 0)).unsqueeze(-1)

@@ -38,7 +38,9 @@ def _places(n: int, like: Tensor) -> tuple[Tensor, Tensor]:  # (n, n)
     i, j = torch.triu_indices(n, n, device=like.device)
     place = torch.zeros(n, n, dtype=torch.int64, device=like.device)
     place[i, j] = place[j, i] = torch.arange(len(i), device=like.device)
-    weight = torch.where(torch.eye(n, dtype=torch.bool, device=like.device), like.new_tensor(1.0), like.new_tensor(0.5).sqrt())
+    weight = torch.where(
+        torch.eye(n, dtype=torch.bool, device=like.device), like.new_tensor(1.0), like.new_tensor(0.5).sqrt()
+    )
     return place, weight
 
 
@@ -161,8 +163,12 @@ class Semidefinite(Cone):
     def depth(self, x: Tensor) -> Tensor:
         X = matrices(x)
         finite = X.isfinite().all(-1).all(-1)
-        lowest = torch.linalg.eigvalsh(torch.where(finite[..., None, None], X, 0.0))[..., 0]
+        lowest: Tensor = torch.linalg.eigvalsh(torch.where(finite[..., None, None], X, 0.0))[..., 0]
         return torch.where(finite, lowest, -torch.inf)
+
+    def boundary(self, s: Tensor) -> Tensor:
+        """Minus the smallest eigenvalue, smooth where it is simple."""
+        return -self.depth(s)
 
     def barrier(self, s: Tensor, z: Tensor) -> Tensor:
         total = s.new_zeros(len(s))
@@ -175,7 +181,8 @@ class Semidefinite(Cone):
     def states(self, s: Tensor, z: Tensor) -> Tensor:
         """The rank of S: with how many common eigenvectors the eigenvalue of S is larger than that of Z."""
         difference = torch.nan_to_num(matrices(s) - matrices(z))
-        return (torch.linalg.eigvalsh(difference) > 0).sum(-1).to(s.dtype)
+        rank: Tensor = (torch.linalg.eigvalsh(difference) > 0).sum(-1)
+        return rank.to(s.dtype)
 
     def active(self, states: Tensor) -> Tensor:
         gone = ~kept_vectors(states, self.n)
@@ -183,7 +190,8 @@ class Semidefinite(Cone):
 
     def is_weak(self, s: Tensor, z: Tensor, states: Tensor, small: Tensor) -> Tensor:  # noqa: ARG002
         total = torch.nan_to_num(matrices(s) + matrices(z))
-        return torch.linalg.eigvalsh(total)[..., 0] <= small
+        weak: Tensor = torch.linalg.eigvalsh(total)[..., 0] <= small
+        return weak
 
     def face(self, s: Tensor, z: Tensor, states: Tensor) -> Face:
         return SemidefiniteFace(s, z, states)

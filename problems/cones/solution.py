@@ -14,7 +14,8 @@ from .conic import ConicProgram
 from .embedding import solve_embedding
 from .surface import polish
 
-GOALS = (1e-8, 1e-12)  # of the interior-point method; the second one for what cannot be polished
+GOAL, RIDGE = 1e-8, 4e-16  # of the interior-point method
+FINE_GOAL, LARGE_RIDGE = 1e-12, 1e-12  # for what stalls, or cannot be polished
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,18 @@ class ConicSolution:
 
 def solve_polished(program: ConicProgram, limit: int) -> ConicSolution:
     """The solutions of equilibrated programs, to rounding where strict complementarity holds."""
-    coarse, fine = GOALS
-    found = _solve(program, limit, coarse)
+    found = _solve(program, limit, GOAL, RIDGE)
     rows = (found.codes == Status.STALLED).nonzero().flatten()
     if len(rows):
-        again = _solve(program.select(rows), limit, fine)
+        again = _solve(program.select(rows), limit, FINE_GOAL, LARGE_RIDGE)
         better = again.residual < found.residual[rows]
         better = better | (again.codes == Status.INFEASIBLE) | (again.codes == Status.UNBOUNDED)
         found = found.put(rows[better], again.select(better))
     return found
 
 
-def _solve(program: ConicProgram, limit: int, goal: float) -> ConicSolution:
-    cones, near = program.cones, solve_embedding(program, limit, goal)
+def _solve(program: ConicProgram, limit: int, goal: float, ridge: float) -> ConicSolution:
+    cones, near = program.cones, solve_embedding(program, limit, goal, ridge)
     u, z, states = near.u, near.z, cones.states(near.s, near.z)
     residual = torch.full_like(u[:, 0], torch.inf)
     rows = ((near.codes != Status.INFEASIBLE) & (near.codes != Status.UNBOUNDED)).nonzero().flatten()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from declarative.linear import DenseFactorisation, DenseSystem, Pair, or_one, times
+from declarative.linear import DenseFactorisation, DenseSystem, HessianSystem, Pair, or_one, times
 from declarative.torchside import value_is_hidden
 
 from .cone import Face
@@ -64,14 +64,22 @@ class Surface:
         parts = zip(self.faces, self.cones.parts(x), strict=True)
         return joined([getattr(face, name)(part) for face, part in parts], x)
 
+    def pulled(self, A: Tensor, t: Tensor) -> Tensor:  # (batch, rows) -> (batch, m)
+        """A' M t."""
+        return times(A.mT, self.bend(t.unsqueeze(-1)).squeeze(-1))
+
+    def pushed(self, A: Tensor, z: Tensor, t: Tensor) -> Tensor:  # (batch, m), (batch, rows)
+        """M (A z - t)."""
+        return self.bend((times(A, z) - t).unsqueeze(-1)).squeeze(-1)
+
     def hessian(self, P: Tensor, A: Tensor) -> Tensor:
         """P + A' M A."""
         return P + A.mT @ self.bend(A)
 
 
 class FaceSystem(DenseSystem):
-    """The linear system of the derivatives: with D = N N' it is that of a node whose active constraints are N' A,
-    and whose other constraints, A u - b, have multipliers s = M (A z - t) that bend with the surface.
+    """The linear system of the derivatives: that of a node whose active constraints are N' A, and whose constraints
+    A u - b have multipliers that bend with the surface besides, s = M (A z - t) + N y.
 
     The matrix is that of the faces' own coordinates; ``solve`` takes and returns those of the rows.
     """
@@ -82,20 +90,35 @@ class FaceSystem(DenseSystem):
         self.surface, self.matrix = surface, A
 
     @property
-    def rebuild(self) -> Callable[..., DenseSystem]:  # type: ignore[override]
+    def rebuild(self) -> Callable[..., DenseSystem]:
         """In the coordinates of the faces."""
         return DenseSystem
 
     def solve(self, r: Tensor, t: Tensor) -> Pair:
-        dtype, surface, A = r.dtype, self.surface, self.matrix
-        r, t = r.to(A.dtype), t.to(A.dtype)
-        bent = times(A.mT, surface.bend(t.unsqueeze(-1)).squeeze(-1))
-        across = surface.across(t.unsqueeze(-1)).squeeze(-1)
-        z, y = super().solve(r + bent, across.gather(-1, self.place))
+        dtype, r, t = r.dtype, r.to(self.matrix.dtype), t.to(self.matrix.dtype)
+        across = self.surface.across(t.unsqueeze(-1)).squeeze(-1)
+        z, y = super().solve(r + self.surface.pulled(self.matrix, t), across.gather(-1, self.place))
         y = torch.zeros_like(t).scatter(-1, self.place, y)
-        gap = times(A, z) - t
-        s = surface.bend(gap.unsqueeze(-1)).squeeze(-1) + surface.along(y)
+        s = self.surface.pushed(self.matrix, z, t) + self.surface.along(y)
         return z.to(dtype), s.to(dtype)
+
+
+class BentSystem(HessianSystem):
+    """The system of the rule that keeps the curvature and drops the constraints: N is left out, and M is not."""
+
+    def __init__(self, surface: Surface, P: Tensor, A: Tensor) -> None:
+        super().__init__(surface.hessian(P, A))
+        self.surface, self.matrix = surface, A
+
+    @property
+    def rebuild(self) -> Callable[..., HessianSystem]:
+        """In the coordinates of the faces."""
+        return HessianSystem
+
+    def solve(self, r: Tensor, t: Tensor) -> Pair:
+        dtype, r, t = r.dtype, r.to(self.matrix.dtype), t.to(self.matrix.dtype)
+        z, _ = super().solve(r + self.surface.pulled(self.matrix, t), torch.zeros_like(t))
+        return z.to(dtype), self.surface.pushed(self.matrix, z, t).to(dtype)
 
 
 def _gathered(rows: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,13 +144,14 @@ def polish(program: ConicProgram, u: Tensor, s: Tensor, z: Tensor) -> Polished:
     cones = program.cones
     states = cones.states(s, z)
     at_u, at_z, residual = u, z, conditions(program, u, z)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         u, z = _newton(program, u, z, states)
         found = conditions(program, u, z)
         better = found < residual
         at_u, at_z = (torch.where(better.unsqueeze(-1), x, y) for x, y in ((u, at_u), (z, at_z)))
         residual = torch.fmin(found, residual)
-        if not bool((better & (residual > EXACT)).any()):
+        # The first step leaves the central path for the faces, which need not be an improvement yet.
+        if step > 0 and not bool((better & (residual > EXACT)).any()):
             break
     return Polished(at_u, at_z, states, residual)
 

@@ -149,7 +149,8 @@ def _square(x: Tensor) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    unit: Tensor = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return unit
 
 
 def is_flat(states: Tensor) -> Tensor:  # (batch, count) -> (batch, count, 3)
