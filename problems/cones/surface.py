@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from declarative.linear import DenseFactorisation, DenseSystem, HessianSystem, Pair, or_one, times
+from declarative.linear import DenseFactorisation, DenseSystem, HessianSystem, Pair, or_one, times, warn_of
 from declarative.torchside import value_is_hidden
 
 from .cone import Face
@@ -77,7 +77,41 @@ class Surface:
         return P + A.mT @ self.bend(A)
 
 
-class FaceSystem(DenseSystem):
+class UniqueWhereAsked(DenseFactorisation):
+    """Factors of a matrix that may be singular, as where a variable of an inactive constraint is not determined.
+
+    For a right-hand side in its range, what is asked does not depend on that; there is a warning where it does.
+    """
+
+    def __init__(self, hessian: Tensor, rows: Tensor, active: Tensor) -> None:
+        super().__init__(hessian, rows, active, None)
+        self.name = "the KKT matrix"
+        if not self.finite.all():
+            warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
+
+    def __call__(self, r: Tensor, t: Tensor) -> Pair:
+        z, s = super().__call__(r, t)
+        if not value_is_hidden(r) and bool((singular := self.singular()).any()):
+            left = r - times(self.hessian, z) - times(self.rows.mT, s * self.mask)
+            gap = (t - times(self.rows, z)) * self.mask
+            size = torch.cat([r, t * self.mask], -1).abs().amax(-1)
+            off = torch.cat([left, gap], -1).abs().amax(-1) > self.eps**0.5 * size
+            if bool((off & singular).any()):
+                why = "the solution or its multipliers are not unique, and the matrix of its derivative is singular"
+                warn_of(off & singular, why, "the least-norm gradient was used")
+        return z, s
+
+
+class MatrixOfFaces(DenseSystem):
+    """The system in the coordinates of the faces."""
+
+    def factorise(self, warn: bool = True) -> DenseFactorisation:
+        if not warn:
+            return super().factorise(warn)
+        return UniqueWhereAsked(self.hessian, self.jacobian, self.active)
+
+
+class FaceSystem(MatrixOfFaces):
     """The linear system of the derivatives: that of a node whose active constraints are N' A, and whose constraints
     A u - b have multipliers that bend with the surface besides, s = M (A z - t) + N y.
 
@@ -92,7 +126,7 @@ class FaceSystem(DenseSystem):
     @property
     def rebuild(self) -> Callable[..., DenseSystem]:
         """In the coordinates of the faces."""
-        return DenseSystem
+        return MatrixOfFaces
 
     def solve(self, r: Tensor, t: Tensor) -> Pair:
         dtype, r, t = r.dtype, r.to(self.matrix.dtype), t.to(self.matrix.dtype)

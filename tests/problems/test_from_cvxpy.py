@@ -16,6 +16,7 @@ from tests.problems.test_cones import differences, directions_for  # noqa: E402
 
 DOUBLE = torch.float64
 N = 4
+TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
 
 
 def randn(*shape, seed=0):
@@ -122,8 +123,7 @@ def test_an_example_has_the_reference_s_solution_and_a_better_gradient(name):
         warnings.simplefilter("ignore")
         for parameter, x in zip(parameters, values, strict=True):
             parameter.value = x.detach().numpy()
-        tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
-        problem.solve(solver=cp.CLARABEL, gp=gp, **({} if gp else tight))
+        problem.solve(solver=cp.CLARABEL, gp=gp, **({} if gp else TIGHT))
         reference = layers.CvxpyLayer(problem, parameters=parameters, variables=variables, gp=gp)
         theirs = torch.autograd.grad(weighted(reference(*values)), values)
     for x, variable in zip(found, variables, strict=True):
@@ -155,7 +155,7 @@ def test_multipliers_are_the_dual_values_of_cvxpy():
     layer = from_cvxpy(problem, [r], [x, constraints[1].dual_variables[0]])
     r.value = randn(3).numpy()
     solution = layer.solve(torch.as_tensor(r.value))
-    problem.solve(solver=cp.CLARABEL)
+    problem.solve(solver=cp.CLARABEL, **TIGHT)
     for constraint, found in zip(constraints, solution.multipliers, strict=True):
         expected = constraint.dual_value
         pairs = zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]
