@@ -230,7 +230,7 @@ def test_a_hessian_that_is_nearly_singular_where_a_constraint_holds_costs_no_dig
 
 def test_lost_digits_are_told():
     hessian, jacobian, active = definite(3)
-    jacobian[:2, 1] = jacobian[:2, 0] + 1e-6 * jacobian[:2, 1]
+    jacobian[:2, 1] = jacobian[:2, 0] + 3e-8 * jacobian[:2, 1]
     r, t = right_hand_side(13, 3)
     with pytest.warns(NumericalWarning, match="2 problem.*so ill-conditioned"):
         DenseSystem(hessian, jacobian, active).solve(r, 1e-6 * t)
