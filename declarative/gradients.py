@@ -97,8 +97,16 @@ class Exact(Rule):
         found = point.pullback_at_once(v, w, wanted)
         if found is not None:
             return found
-        z, s = point.system("full").wanted_for(_Gradient(point, tuple(wanted))).solve(v, w)
-        return point.batch.pullback(point.u, point.multipliers, z, s, wanted)
+        return point.batch.pullback(point.u, point.multipliers, *self._solve_for(point, v, w, wanted), wanted)
+
+    def pull_each(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+        batch = point.batch
+        pullback = batch.pullback_each if None in batch.in_dims else batch.pullback
+        return pullback(point.u, point.multipliers, *self._solve_for(point, v, w, wanted), wanted)
+
+    def _solve_for(self, point: Point, v: Tensor, w: Tensor, wanted: Sequence[int]) -> Pair:
+        """(z, s) for the gradient of some inputs, which is what a doubt about them is judged by."""
+        return point.system("full").wanted_for(_Gradient(point, tuple(wanted))).solve(v, w)
 
     def push(self, point: Point, tangents: Sequence[Tensor], moving: Sequence[int]) -> Pair:
         r, t = point.batch.pushforward(point.u, point.multipliers, tangents, moving)
@@ -166,7 +174,7 @@ class Identity(Rule):
 
 
 CANCELLED = 1e-3  # of the terms that an entry of a gradient is left of: one that is less may be zero
-NOTHING = 1e-10  # of the largest entry: one that is less, and all of its terms, is nothing
+SMALL = 1e-6  # of the largest entry: one that is less, and all of its terms, may be rounding errors of zero
 MIXTURES = (0.7, 1.9, 3.1)  # of signs
 
 
@@ -194,6 +202,8 @@ class _OfPoint(Wanted):
         if parts is None:
             return None
         z, s, turn = parts
+        if not turn.shape[-1]:
+            return torch.zeros_like(z[:, 0], dtype=torch.bool)
         batch, u, here = self.batch, self.point.u.detach(), self.point.multipliers.detach()
         turn = turn * (or_one(here.abs().amax(-1)) / or_one(turn.abs().amax(-1))).unsqueeze(-1)
         none = torch.zeros_like(s)
@@ -227,7 +237,7 @@ class _OfPoint(Wanted):
             for twist in MIXTURES
         ]
         size = torch.maximum(self.wanted(here, *solutions[0]).abs(), CANCELLED * torch.stack(mixed).abs().amax(0))
-        size = torch.maximum(size, NOTHING * size.amax(-1, keepdim=True))
+        size = torch.maximum(size, SMALL * size.amax(-1, keepdim=True))
         exceeds: Tensor = (moved.abs() > tolerance * size).any(-1)
         return exceeds
 

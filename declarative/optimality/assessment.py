@@ -28,7 +28,7 @@ class Assessment:
         bent: where a slope or a curvature jumps at a solution, if functions have corners, (batch,).
         level: where L is level to one side of such a solution, which is not the only one then, (batch,).
         flat: where curvature vanishes along some direction, (batch,); None: nowhere.
-        unsteady: where the derivatives at the point are not those of the solution, if that has been looked at, (batch,).
+        unsteady: where derivatives at the point are not those of the solution, if that has been looked at, (batch,).
     """
 
     multipliers: Tensor

@@ -111,10 +111,11 @@ def measured(here: Residuals, step: Tensor, change: Tensor, dtype: torch.dtype) 
     distance = torch.where(solvable & ~(pulls | overlooked).any(-1), distance, torch.inf)
     # A slope along which L would change by less than the rounding errors of its terms is none.
     slope = torch.where(here.left.abs() * scale <= ROUNDING * noise * terms.energy.unsqueeze(-1), 0.0, here.left.abs())
+    # What a multiplier does is lost in rounding errors or, where forces balance, a step takes nearly all of it away:
+    # curvature by it is none, and to scale or to divide by that would make anything of it.
     stationarity = largest(ratio(slope, terms.force))
-    # What a multiplier does is lost in rounding errors, or a step takes nearly all of it away. Curvature by it is none:
-    # to scale or to divide by that would make anything of it.
-    dust = (effect <= ROUNDING * noise) | (after.abs() <= EVEN * here.multipliers.abs())
+    fleeting = (after.abs() <= EVEN * here.multipliers.abs()) & (stationarity <= tolerance).unsqueeze(-1)
+    dust = (effect <= ROUNDING * noise) | fleeting
     vanishing = inequality & (effect <= kink_tolerance(dtype))
     return Measured(distance, stationarity, largest(violation), vanishing, dust)
 

@@ -1,4 +1,4 @@
-"""Are the derivatives at a solution those of the solution? Not where they change by as much as they are on the way to it.
+"""Are the derivatives at a solution those of the solution? Not where they change by as much as they are near it.
 
 A derivative of the solution is made from H and A at a point that is a solution only nearly. If u moves by its estimated
 distance to the solution, or by its rounding errors, and the slopes then change by something else than H and A say, it
@@ -18,7 +18,7 @@ from ..structure import Structure
 from .conditions import ROUNDING, Terms, largest
 
 BLUR = 1e3  # units in the last place that u may be off by, whatever a step says
-UNEVEN = 0.1  # of a change: what H and A do not account for, if they are known
+UNEVEN = 0.2  # of a change: what H and A do not account for, if they are known
 ASIDE = 1e-3  # of the size of u: how far other solutions are looked for
 CHORDS = 3  # towards them
 QUICK_ITERATIONS = 25  # of a solver that converges as it should, at most
@@ -62,13 +62,13 @@ def is_unsteady(
         _, slope, values, _ = batch.slopes(point, multipliers)
         return slope, torch.where(active, values, 0.0)
 
-    move = step + BLUR * torch.finfo(dtype).eps * u.abs() * irregular(u).sign()
+    # As far as rounding errors of the conditions may have led aside: many times what they make of one more look.
+    blur = factors(noise * terms.force * irregular(terms.force), noise * terms.terms * irregular(terms.terms))[0]
+    move = step + blur + BLUR * torch.finfo(dtype).eps * u.abs() * irregular(u).sign()
     there = conditions(u + move)
     seen, _ = factors(there[0] - left, there[1] - gap)
-    blur = factors(noise * terms.force * irregular(terms.force), noise * terms.terms * irregular(terms.terms))[0]
-    apart = (seen - move).abs()
     size = or_one(torch.maximum(u.abs(), move.abs()))
-    uneven = largest(torch.where(apart > blur.abs(), apart, 0.0) / size) > UNEVEN * largest(move.abs() / size)
+    uneven = largest((seen - move).abs() / size) > UNEVEN * largest(move.abs() / size)
     sign = factors.curvature()
     unsteady = uneven & (sign != 0)
     if bool((sign == 0).any()):
