@@ -14,7 +14,6 @@ import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,7 +173,7 @@ class Identity(Rule):
 
 
 CANCELLED = 1e-3  # of the terms that an entry of a gradient is left of: one that is less may be zero
-SMALL = 1e-6  # of the largest entry: one that is less, and all of its terms, may be rounding errors of zero
+FEW_DIGITS = 100  # roots of a unit in the last place: an entry that is less, of what it usually is, may be zero
 MIXTURES = (0.7, 1.9, 3.1)  # of signs
 
 
@@ -188,30 +187,32 @@ class _OfPoint(Wanted):
     def wanted(self, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:
         """What becomes of (z, s), linear in them, flattened, (batch, n)."""
 
-    def is_affected(self, solution: Pair, change: Pair, tolerance: float) -> Tensor | None:
-        parts = self._of_point(*solution, *change)
+    def is_affected(self, solution: Pair, usual: Pair, change: Pair, tolerance: float) -> Tensor | None:
+        parts = self._of_point(*solution, *usual, *change)
         if parts is None:
             return None
-        z, s, change_z, change_s = parts
-        multipliers = self.point.multipliers.detach()
-        return self._exceeds(self.wanted(multipliers, change_z, change_s), (z, s), (change_z, change_s), tolerance)
+        z, s, usual_z, usual_s, *move = parts
+        moved = self.wanted(self.point.multipliers.detach(), *move)
+        return self._exceeds(moved, (z, s), (usual_z, usual_s), move, tolerance)
 
-    def is_turned(self, solution: Pair, multipliers: Tensor, solve: Solve, tolerance: float) -> Tensor | None:
+    def is_turned(
+        self, solution: Pair, usual: Pair, multipliers: Tensor, solve: Solve, tolerance: float
+    ) -> Tensor | None:
         """By D^2_UU L, which turns the solution, and by B."""
-        parts = self._of_point(*solution, multipliers)
+        parts = self._of_point(*solution, *usual, multipliers)
         if parts is None:
             return None
-        z, s, turn = parts
+        z, s, usual_z, usual_s, turn = parts
         if not turn.shape[-1]:
             return torch.zeros_like(z[:, 0], dtype=torch.bool)
         batch, u, here = self.batch, self.point.u.detach(), self.point.multipliers.detach()
         turn = turn * (or_one(here.abs().amax(-1)) / or_one(turn.abs().amax(-1))).unsqueeze(-1)
         none = torch.zeros_like(s)
         bend = batch.product(u, turn, z, none) - batch.product(u, none, z, none)
-        change_z, change_s = (x.to(z.dtype) for x in solve(bend.to(solution[0].dtype), none.to(solution[1].dtype)))
+        move = [x.to(z.dtype) for x in solve(bend.to(solution[0].dtype), none.to(solution[1].dtype))]
         by_slopes = self.wanted(here + turn, z, s) - self.wanted(here, z, s)
-        change = self.wanted(here, change_z, change_s).abs() + by_slopes.abs()
-        return self._exceeds(change, (z, s), (change_z, change_s), tolerance)
+        moved = self.wanted(here, *move).abs() + by_slopes.abs()
+        return self._exceeds(moved, (z, s), (usual_z, usual_s), move, tolerance)
 
     @functools.cached_property
     def batch(self) -> Batch:
@@ -224,20 +225,21 @@ class _OfPoint(Wanted):
             return None
         return [x.detach().to(self.point.u.dtype) for x in parts]
 
-    def _exceeds(self, moved: Tensor, *solutions_and_tolerance: Any) -> Tensor:  # (batch,)
+    def _exceeds(
+        self, moved: Tensor, solution: Pair, usual: Pair, move: Sequence[Tensor], tolerance: float
+    ) -> Tensor:  # (batch,)
         """Whether an entry changes by too much, beside itself and beside the terms that it is left of.
 
         How large these are is seen from what they add up to with other signs.
         """
-        *solutions, tolerance = solutions_and_tolerance
-        here = self.point.multipliers.detach()
-        mixed = [
-            self.wanted(here, z * irregular(z, twist).sign(), s * irregular(s, twist + 1).sign())
-            for z, s in solutions
-            for twist in MIXTURES
-        ]
-        size = torch.maximum(self.wanted(here, *solutions[0]).abs(), CANCELLED * torch.stack(mixed).abs().amax(0))
-        size = torch.maximum(size, SMALL * size.amax(-1, keepdim=True))
+
+        def terms(z: Tensor, s: Tensor) -> Tensor:
+            signs = ((irregular(z, twist).sign(), irregular(s, twist + 1).sign()) for twist in MIXTURES)
+            return torch.stack([self.wanted(here, z * one, s * other) for one, other in signs]).abs().amax(0)
+
+        here, few = self.point.multipliers.detach(), FEW_DIGITS * torch.finfo(moved.dtype).eps ** 0.5
+        cancelled = max(CANCELLED, few) * torch.maximum(terms(*solution), terms(*move))
+        size = torch.maximum(self.wanted(here, *solution).abs(), torch.maximum(cancelled, few * terms(*usual)))
         exceeds: Tensor = (moved.abs() > tolerance * size).any(-1)
         return exceeds
 

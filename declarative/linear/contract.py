@@ -74,11 +74,16 @@ class Wanted(abc.ABC):
     """What the solution (z, s) of a system is wanted for, which says whether a doubt about it matters."""
 
     @abc.abstractmethod
-    def is_affected(self, solution: Pair, change: Pair, tolerance: float) -> Tensor | None:  # (batch,)
-        """Whether it would change by more than the tolerance, relatively, with the solution; None: not known."""
+    def is_affected(self, solution: Pair, usual: Pair, change: Pair, tolerance: float) -> Tensor | None:  # (batch,)
+        """Whether it would change by more than the tolerance, relatively, with the solution; None: not known.
+
+        ``usual`` has the size that a solution would have if nothing cancelled.
+        """
 
     @abc.abstractmethod
-    def is_turned(self, solution: Pair, multipliers: Tensor, solve: Solve, tolerance: float) -> Tensor | None:
+    def is_turned(
+        self, solution: Pair, usual: Pair, multipliers: Tensor, solve: Solve, tolerance: float
+    ) -> Tensor | None:
         """Whether it would change if the multipliers (batch, k) that the matrix depends on changed; None: not known."""
 
 

@@ -136,16 +136,16 @@ def announce(
     multipliers can be others, or if solutions differ in what neither the problem nor the loss depends on.
     """
     name, singular_words = words
-    solution = found.z, found.s
+    solution, usual = (found.z, found.s), usual_solution(right, units)
     doubtful = ((found.lost > eps**0.5) | (found.error > BALANCED * eps)) & ~singular
     if bool(singular.any()):
         left, terms = equations.left(*solution, *right), equations.terms(*solution, *right)
         inverse = 1 / units[0], 1 / units[1]
         told = largest_in(inverse, *left) > eps**0.5 * largest_in(inverse, *terms)  # there is no solution
         if not bool(told[singular].all()):
-            null = null_vector(equations, solve, solution, units)
-            moved = wanted and wanted.is_affected(solution, null, UNIQUE)
-            turned = wanted and wanted.is_turned(solution, null[1], solve, UNIQUE)
+            null, same = null_vector(equations, solve, solution, units), max(UNIQUE, eps**0.5)
+            moved = wanted and wanted.is_affected(solution, usual, null, same)
+            turned = wanted and wanted.is_turned(solution, usual, null[1], solve, same)
             told = told | moved | turned if moved is not None and turned is not None else torch.ones_like(told)
         if bool((which := told & singular).any()):
             warn_of(which, f"{name} {singular_words}", "the least-norm solution was used; check(node, x) tells more")
@@ -153,10 +153,16 @@ def announce(
         change = rounding(equations, solve, found, right, eps)
         size = relative_size(change, solution, units)
         why = f"{name} is so ill-conditioned that its solution is only good to {float(size[doubtful].amax()):.0e}"
-        moved = wanted and wanted.is_affected(solution, change, eps**0.5)
+        moved = wanted and wanted.is_affected(solution, usual, change, eps**0.5)
         which = doubtful & (size > eps**0.5 if moved is None else moved)
         if bool(which.any()):
             warn_of(which, why, "so many digits of the gradient are lost; check(node, x) tells more")
+
+
+def usual_solution(right: Pair, units: Pair) -> Pair:
+    """What a solution is like, in size, if the matrix has entries about one in these units."""
+    size = largest_in((1 / units[0], 1 / units[1]), *right).unsqueeze(-1)
+    return size * units[0] * irregular(units[0]), size * units[1] * irregular(units[1])
 
 
 def rounding(equations: Equations, solve: Solve, found: Corrected, right: Pair, eps: float) -> Pair:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Factorisation, Pair, or_one, warn_of
-from ..correction import Corrected, Equations, announce, corrected
+from ..correction import BALANCED, Corrected, Equations, announce, corrected
 from ..dense import SINGULAR, DenseFactorisation
 from ..directions import irregular
 from ..fallback import WithFallback
@@ -64,9 +64,13 @@ class SparseFactorisation(Factorisation):
         right = r.double(), (t * self.active).double()
         if not self.sound:
             right = torch.where(self.finite.unsqueeze(-1), right[0], 0.0), right[1] * self.finite.unsqueeze(-1)
-        found = corrected(self.equations, self._factors, *right)
+        found, eps = corrected(self.equations, self._factors, *right), torch.finfo(r.dtype).eps
         if self.warn:
-            self._announce(found, right, torch.finfo(r.dtype).eps)
+            poor = ((found.error > BALANCED * eps) & self._factors.accurate).nonzero().flatten()
+            if len(poor) and self._is_small:  # the order of the pivots does not suit the units
+                part, again = self.equations.take(poor), self._densely(poor)
+                found = found.put(poor, corrected(part, again, right[0][poor], right[1][poor]))
+            self._announce(found, right, eps)
         z = found.z if self.sound else torch.where(self.finite.unsqueeze(-1), found.z, torch.nan)
         return z.to(r.dtype), found.s.to(r.dtype) * self.active
 
@@ -82,14 +86,18 @@ class SparseFactorisation(Factorisation):
     @cached_property
     def _factors(self) -> WithFallback[DenseFactorisation]:
         """The sparse factors, and dense ones of what is singular."""
-        small = self.factor.kkt.symbolic.size <= LARGEST_DENSE
-        regular = ~self._singular if small else torch.ones_like(self.finite)
+        regular = ~self._singular if self._is_small else torch.ones_like(self.finite)
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             z, s, _ = self.factor.solve(r, t)
             return z.double(), s.double()
 
         return WithFallback(solve, regular, self._densely)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether there may be dense factors."""
+        return self.factor.kkt.symbolic.size <= LARGEST_DENSE
 
     def _densely(self, which: Tensor) -> DenseFactorisation:
         """The dense factors of some problems."""
