@@ -34,6 +34,7 @@ Grads = tuple[Tensor | None, ...]
 Found = TypeVar("Found")
 
 PLAIN = (Tensor, torch.nn.Parameter)
+weight_norm = torch._weight_norm  # what both weight norms of torch.nn.utils call
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
 

@@ -27,13 +27,24 @@ USER = [
         ("library/test_modules.py::test_what_takes_the_place_of_a_module_does_so_for_all_of_its_functions",),
     ),
     Mutant(
+        "put_together_for",
+        "is_plain(tensors)",
+        "True",
+        "normalisations have the third derivatives of torch",
+        ("library/test_normalisation.py::test_second_derivatives[layer_norm]",),
+    ),
+    Mutant(
+        "boundary._call",
+        "ancestry.normalises_weights(probe)",
+        "False",
+        "a wrong second derivative of a weight norm is worked with",
+        ("library/test_normalisation.py::test_a_weight_norm_of_the_unknown_is_refused",),
+    ),
+    Mutant(
         "as_one_step",
-        "frames.set_code_exec_strategy(one_step.__code__, skip)",
-        "pass",
-        "the compiler of torch looks into a node",
-        (
-            "torch/test_models.py::"
-            "test_the_compiler_of_torch_is_not_imported_and_looks_into_no_node_when_it_is_there",
-        ),
+        "'torch._dynamo' not in sys.modules",
+        "True",
+        "the compiler of torch looks into what a node calls",
+        ("torch/test_models.py::test_layers_in_a_compiled_function[sphere, newton-eager]",),
     ),
 ]
