@@ -162,17 +162,20 @@ class Batch:
                 same = same & near.flatten(1).all(-1)
         return same
 
-    def in_double(self) -> Batch:
-        """The same instances in double precision, unless the functions hold constants that do not mix with it."""
-        if all(x.dtype == torch.float64 for x in self.xs if x.is_floating_point()):
-            return self
+    def in_double(self, dtype: torch.dtype) -> tuple[Batch, torch.dtype]:
+        """The same instances in double precision, and that; or themselves and the precision that they are in.
+
+        They stay as they are where the functions hold constants that do not mix with double precision.
+        """
+        if dtype == torch.float64:
+            return self, dtype
         double = self.to(torch.float64)
         u = torch.ones(self.size, self.m, dtype=torch.float64, device=self.xs[0].device)
         try:
             double.values(u)
-        except RuntimeError:  # such as a product with a float32 matrix
-            return self
-        return double
+        except RuntimeError:  # such as of a product with a float32 matrix
+            return self, dtype
+        return double, torch.float64
 
     # The functions of one problem, and their derivatives.
 

@@ -41,6 +41,20 @@ USER = [
         ("library/test_normalisation.py::test_what_has_no_second_derivative_is_refused[weight_norm]",),
     ),
     Mutant(
+        "is_minimum",
+        "directions = directions.to(terms.u.dtype)",
+        "pass",
+        "flat directions are in double precision where functions cannot be",
+        ("library/test_single_precision_constants.py::test_every_problem_is_solved_or_has_a_status[flat-newton]",),
+    ),
+    Mutant(
+        "check._optimality_lines",
+        "not bool(feasible.any())",
+        "False",
+        "slopes of points that satisfy no constraint pass",
+        ("library/test_check.py::test_where_nothing_was_solved_no_line_passes_by_chance[sparse]",),
+    ),
+    Mutant(
         "as_one_step",
         "'torch._dynamo' not in sys.modules",
         "True",
