@@ -63,5 +63,5 @@ def next_constraint(program: Program, point: Iterate, way: Tensor) -> tuple[Tens
     if not rate.shape[-1]:
         return ahead, ahead.any(-1)
     steps = torch.where(ahead, point.w / torch.where(ahead, rate, 1.0), torch.inf)
-    first = torch.zeros_like(ahead).scatter(-1, steps.argmin(-1, keepdim=True), True)  # noqa: FBT003
+    first = torch.zeros_like(ahead).scatter(-1, steps.argmin(-1, keepdim=True), True)
     return first & ahead, ahead.any(-1)

@@ -53,6 +53,33 @@ def test_a_small_slope_without_a_bound_is_no_solution(layer: QuadraticProgram, s
     assert status_of(layer, Q, q, None, None, torch.eye(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE)) in allowed
 
 
+@pytest.mark.parametrize("slope", [1e-12, 1e-17, 1e-30])
+def test_a_slope_is_small_beside_nothing_but_its_own_terms(slope: float):
+    q = torch.tensor([[1.0, 0.0, slope]], dtype=DOUBLE)
+    u = QuadraticProgram()(torch.diag(torch.tensor([1.0, 1.0, 0.0], dtype=DOUBLE)), q, None, None, *box(3, 1e6))
+    assert torch.equal(u, torch.tensor([[-1.0, 0.0, -1e6]], dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_one_missing_bound_leaves_no_solution(turned: bool):
+    """Random programs in boxes, from one side of which the bound of an unknown without curvature is taken away."""
+    torch.manual_seed(5)
+    for _ in range(40):
+        m = int(torch.randint(2, 7, ()))
+        curved = (torch.rand(m) < 0.5) & (torch.arange(m) > 0)
+        values = torch.where(curved, 10 ** (2 * torch.rand(m, dtype=DOUBLE) - 1), 0.0)
+        q = 10 ** (-5 * torch.rand(m, dtype=DOUBLE)) * torch.randn(m, dtype=DOUBLE).sign()
+        q[0] = -(10 ** (-4 - 2 * torch.rand((), dtype=DOUBLE)))
+        basis = torch.linalg.qr(torch.randn(m, m, dtype=DOUBLE))[0] if turned else torch.eye(m, dtype=DOUBLE)
+        G, h = box(m, 10 ** (3 * torch.rand(m, dtype=DOUBLE)))
+        h[0] = torch.inf
+        Q = basis @ torch.diag(values) @ basis.T
+        assert status_of(QuadraticProgram(), Q, (basis @ q).unsqueeze(0), None, None, G @ basis.T, h) in (
+            Status.UNBOUNDED,
+            Status.STALLED,
+        )
+
+
 @pytest.mark.parametrize("slope", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_small_slope_along_the_equalities_is_unbounded(slope: float, turned: bool):
