@@ -25,9 +25,10 @@ NO_WAY_TO_U = (
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
 )
 CHANGED = (
-    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
-    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
-    "pass it as an input, with in_dims=None if the batch shares it."
+    "the functions of a node changed between its forward and its backward pass (a tensor, a number or an attribute "
+    "that they reach other than through their arguments; or random numbers), so that this would be the gradient of "
+    "another problem than the one that was solved. Change it after backward(), or pass it as an input, with "
+    "in_dims=None if the batch shares it."
 )
 
 KINDS = {
