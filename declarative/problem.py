@@ -28,6 +28,7 @@ from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
 from .user.bounds import Bounds
 from .user.functions import UserFunction
+from .user.normalisation import put_together_for
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -249,7 +250,7 @@ class Batch:
         """The function of one problem as one of a batch and its rows."""
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
-            with without_vmap_warnings():
+            with without_vmap_warnings(), put_together_for((*rows, *batch.xs)):
                 return in_grad_mode(torch.vmap(function, in_dims=self._dims(*rows)), *rows, *batch.xs)
 
         return evaluated
@@ -439,7 +440,8 @@ class Batch:
                 return paired.sum()
 
             gradient: Callable[..., tuple[Tensor, ...]] = torch.func.grad(total, tuple(range(len(chosen))))
-            return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
+            with put_together_for((u, lam, z, s, *batch.xs)):
+                return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
         rows = u, multipliers, z, s

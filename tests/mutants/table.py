@@ -9,6 +9,7 @@ from .recording import FINGERPRINT, RECORDING
 from .reports import ADAPTIVE, THEORY
 from .solving import BOUNDARY, NEWTON, POLISH, VERDICT
 from .structure import BOUNDS, SPARSE
+from .user import USER
 
 AREAS: dict[str, list[Mutant]] = {
     "rules": RULES,
@@ -19,6 +20,7 @@ AREAS: dict[str, list[Mutant]] = {
     "polish": POLISH,
     "verdict": VERDICT,
     "boundary": BOUNDARY,
+    "user": USER,
     "bounds": BOUNDS,
     "sparse": SPARSE,
     "adaptive": ADAPTIVE,
