@@ -37,7 +37,7 @@ class Plan:
     quick: bool = False
     budget: float = 0.2  # seconds to repeat a call
     limit: float = 15.0  # seconds of the processor for everything about a cell
-    minutes: float = 55.0  # on the wall, after which no cell is begun
+    minutes: float = 120.0  # on the wall, after which no cell is begun
     libraries: tuple[str, ...] = ()  # all, if none is named
 
     def families(self) -> list[Family]:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--libraries", nargs="+", default=[], choices=list(LIBRARIES), help="these alone")
     parser.add_argument("--limit", type=float, help="seconds for a cell (15, quick: 10)")
-    parser.add_argument("--minutes", type=float, default=55.0, help="after which no cell is begun (%(default)g)")
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which no cell is begun (%(default)g)")
 
 
 def place(args: argparse.Namespace) -> Path:
