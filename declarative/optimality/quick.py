@@ -25,8 +25,8 @@ class QuickVerdict:
     """What is seen of a batch of points without a decision by values.
 
     By name: ``u`` and ``given``, the points and multipliers; ``moved``: whether a point was moved before; ``exact``:
-    whether it is a solution to the last digits, if curvature does not deceive; ``trusted``: whether the step is Newton's
-    to a minimum; ``step`` and ``change``, of the multipliers with the opposite sign; ``faint``: which steps are short
+    whether it is a solution to the last digits, unless curvature deceives; ``trusted``: whether the step is Newton's to
+    a minimum; ``step`` and ``change``, of the multipliers with the opposite sign; ``faint``: which steps are short
     beside what changes f alone; the verdict; and what was measured and looked at.
 
     ``conclusive``: whether there is nothing else to be said, (batch,).
