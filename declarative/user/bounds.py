@@ -157,9 +157,8 @@ class Bounds:
 
     def bound(self, nesting: Nesting | None, passed: int) -> Bounds:
         """For several unknowns, and for calls with the tensors of modules."""
-        return Bounds(
-            tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides), self.known
-        )
+        sides = tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides)
+        return dataclasses.replace(self, sides=sides)
 
     def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         """The same for u of this shape."""
