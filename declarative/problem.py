@@ -322,27 +322,31 @@ class Batch:
         batched = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
         return Request(key, of_tensors, (*rows, *self.xs), functions, compared, batched if by_problem else None)
 
+    def first_order(self, u: Tensor) -> tuple[Tensor, ...]:  # (size, m) -> (size,), (size, k), (size, m)
+        """f, c, and the slope of f minus the sum of c."""
+
+        def evaluated(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
+            if not is_plain((u, *batch.xs)):
+                return (*batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k)))
+            with torch.enable_grad(), without_vmap_warnings():
+                u = u.detach().requires_grad_()
+                objective, values = batch.mapped_values(u)
+                total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
+                (slope,) = torch.autograd.grad(total, u, **UNUSED_IS_ZERO)
+            return objective.detach(), values.detach(), slope
+
+        found: tuple[Tensor, ...] = self.evaluate("first order", evaluated, u, by_problem=True)
+        return found
+
     def is_defined(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """Whether the functions and their first derivatives are finite.
 
         Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An
         inequality may be minus infinity, which means no bound.
         """
-
-        def looked_at(batch: Batch, u: Tensor) -> Tensor:
-            if is_plain((u, *batch.xs)):
-                with torch.enable_grad(), without_vmap_warnings():
-                    u = u.detach().requires_grad_()
-                    objective, values = batch.mapped_values(u)
-                    total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
-                    (slope,) = torch.autograd.grad(total, u, **UNUSED_IS_ZERO)
-            else:
-                (objective, values), slope = batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k))
-            bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-            return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
-
-        found: Tensor = self.evaluate("defined", looked_at, u, by_problem=True)
-        return found
+        objective, values, slope = self.first_order(u)
+        bounded = values if not self.q else torch.cat([values[:, : self.p], values[:, self.p :].clamp(min=-1.0)], -1)
+        return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""

@@ -21,7 +21,6 @@ from .user.bounds import Bounds
 from .user.functions import (
     UserFunction,
     as_contained,
-    captured_by,
     functions_of,
     has_objective,
     nesting_of,
@@ -163,10 +162,9 @@ def refuse_batched_starts(plan: Plan, inputs: Inputs) -> None:
 
 
 def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> Call:
-    """The call of a plan that is bound to these inputs, with what its functions capture if it may be differentiated."""
+    """The call of a plan that is bound to these inputs."""
     gradients = torch.is_grad_enabled() or transformed()
     differentiable = transformed() or (gradients and any(x.requires_grad for x in inputs.xs))
-    pure = plan.sizes is not None and plan.sizes.one_unknown  # then functions depend on their arguments alone
     return Call(
         plan,
         inputs.in_dims,
@@ -177,7 +175,7 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
         gradients=gradients,
         kinks=kinks,
         passed=inputs.passed,
-        captured=captured_by(plan.problem) if differentiable and not pure else (),
+        pure=plan.sizes is not None and plan.sizes.one_unknown,
     )
 
 

@@ -26,6 +26,7 @@ from torch._C._functorch import (
     maybe_get_bdim,
 )
 from torch._functorch.predispatch import lazy_load_decompositions
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
@@ -103,6 +104,11 @@ def in_nested_forward_mode() -> bool:
     """Whether forward mode is differentiated by forward mode, which an ``autograd.Function`` takes for constant."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Leave the ``torch.func`` transforms that are active: what is computed there from plain tensors is plain."""
+    return temporarily_clear_interpreter_stack() if in_transform() else nullcontext()
 
 
 def is_mapped(x: Tensor) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -301,26 +301,6 @@ def _copied(module: nn.Module, tensors: Mapping[int, Tensor], memo: dict[int, nn
     children = vars(module)["_modules"].items()
     state["_modules"] = {name: None if x is None else _copied(x, tensors, memo) for name, x in children}
     return copy
-
-
-def captured_by(problem: Any) -> tuple[Tensor, ...]:
-    """The tensors that the functions of a problem capture now, as far as they tell.
-
-    Example:
-        >>> import torch
-        >>> from declarative.problem import Problem
-        >>> weight = torch.ones(2)
-        >>> captured_by(Problem(lambda x, u: (weight * (u - x)).sum()))
-        (tensor([1., 1.]),)
-    """
-    values = (value for function in functions_of(problem).values() for _, value in reached(as_written(function)))
-    return tuple(x for value in values for x in _tensors(value) if not x.is_inference())
-
-
-def _tensors(value: object) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        return (value,)
-    return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()
 
 
 def reached(function: Any) -> Iterator[tuple[str, object]]:

@@ -30,9 +30,10 @@ NO_SECOND_DERIVATIVE = (
     "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)."
 )
 CHANGED = (
-    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
-    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
-    "pass it as an input, with in_dims=None if the batch shares it."
+    "the functions of a node changed between its forward and its backward pass (a tensor, a number or an attribute "
+    "that they reach other than through their arguments; or random numbers), so that this would be the gradient of "
+    "another problem than the one that was solved. Change it after backward(), or pass it as an input, with "
+    "in_dims=None if the batch shares it."
 )
 
 KINDS = {
