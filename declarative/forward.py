@@ -191,8 +191,7 @@ def with_steadiness(batch: Batch, raw: RawSolution, found: Assessment, plan: Pla
     if not len(rows):
         return found
     dtype, part = raw.y.dtype, batch.without_constants().select(rows)
-    double = part.in_double()
-    wide = dtype if double is part else torch.float64
+    double, wide = part.in_double(dtype)
     u, multipliers, step = (x[rows].to(wide) for x in (raw.y, found.multipliers, found.step))
     seen = is_unsteady(double, u, multipliers, found.active[rows], step, dtype, plan.structure)
     return dataclasses.replace(found, unsteady=torch.zeros_like(asked).index_put((rows,), seen))
