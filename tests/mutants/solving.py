@@ -700,13 +700,6 @@ BOUNDARY = [
         ("library/test_faults.py::test_a_function_that_changes_its_input_is_found_out",),
     ),
     Mutant(
-        "inspect",
-        "len(shape) > 1",
-        "len(shape) > 2",
-        "a matrix of constraints is taken for a vector",
-        ("library/test_bad_input.py::test_wrong_return_shapes",),
-    ),
-    Mutant(
         "Batch.is_defined",
         "values[:, self.p:].clamp(min=-1.0)",
         "values[:, self.p:]",
