@@ -31,7 +31,7 @@ from torch import Tensor
 from ..linear import Pair
 from ..linear.directions import irregular
 from ..problem import Batch
-from ..structure import Structure, stores_hessian
+from ..structure import Structure, settled, stores_hessian
 from .assessment import Assessment
 from .conditions import (
     EXACT,
@@ -76,11 +76,13 @@ def assess(
         minimum: whether a saddle point is refused.
     """
     batch, dtype, given_multipliers = batch.without_constants(), dtype or u.dtype, multipliers
+    structure = settled(batch, u, multipliers, structure)
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = quick_verdict(batch, u, given, dtype, travel, structure, estimated)
     if seen is not None and bool(seen.conclusive.all()):  # as nearly always
-        return seen.assessment()
+        if multipliers is not None or bool((seen["stationarity"] <= ROUNDING * torch.finfo(u.dtype).eps).all()):
+            return seen.assessment()  # multipliers that are estimated balance to rounding, or are better estimated
     if multipliers is None:
         multipliers, seen = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure), None
     here = Residuals.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.residuals()
