@@ -81,8 +81,9 @@ def assess(
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = quick_verdict(batch, u, given, dtype, travel, structure, estimated)
     if seen is not None and bool(seen.conclusive.all()):  # as nearly always
-        if multipliers is not None or bool((seen["stationarity"] <= ROUNDING * torch.finfo(u.dtype).eps).all()):
-            return seen.assessment()  # multipliers that are estimated balance to rounding, or are better estimated
+        balanced = seen["stationarity"] <= ROUNDING * torch.finfo(u.dtype).eps
+        if multipliers is not None or bool(balanced.all()):  # else there are better ones than were estimated
+            return seen.assessment()
     if multipliers is None:
         multipliers, seen = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure), None
     here = Residuals.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.residuals()
