@@ -46,7 +46,7 @@ def stores_hessian(batch: Batch, structure: Structure) -> bool:
     return batch.m < DIAGONAL_FROM or structure == "dense" or batch.layout is not DENSE
 
 
-def settled(batch: Batch, u: Tensor, multipliers: Tensor | None, structure: Structure) -> Structure:
+def structure_at(batch: Batch, u: Tensor, multipliers: Tensor | None, structure: Structure) -> Structure:
     """The structure, once it has been looked at: ``dense`` where H is to be stored since it is not diagonal."""
     if structure != "auto" or stores_hessian(batch, structure) or batch.m > MATRIX_FREE_FROM:
         return structure

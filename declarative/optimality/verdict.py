@@ -31,7 +31,7 @@ from torch import Tensor
 from ..linear import Pair
 from ..linear.directions import irregular
 from ..problem import Batch
-from ..structure import Structure, settled, stores_hessian
+from ..structure import Structure, stores_hessian, structure_at
 from .assessment import Assessment
 from .conditions import (
     EXACT,
@@ -76,7 +76,7 @@ def assess(
         minimum: whether a saddle point is refused.
     """
     batch, dtype, given_multipliers = batch.without_constants(), dtype or u.dtype, multipliers
-    structure = settled(batch, u, multipliers, structure)
+    structure = structure_at(batch, u, multipliers, structure)
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = quick_verdict(batch, u, given, dtype, travel, structure, estimated)

@@ -143,7 +143,14 @@ def test_rows_that_are_found_alone_are_the_same(monkeypatch):
     Q, A, b, u, lam = (
         torch.randn(3, *s, dtype=DOUBLE, generator=generator) for s in ((4, 4), (2, 4), (4,), (4,), (2,))
     )
-    problem = Problem(lambda Q, A, b, u: u @ Q @ u / 2 + u.pow(3).sum(), lambda Q, A, b, u: A @ u + (b @ u).square())
+
+    def objective(Q, A, b, u):  # noqa: ARG001
+        return u @ Q @ u / 2 + u.pow(3).sum()
+
+    def equality(Q, A, b, u):  # noqa: ARG001
+        return A @ u + (b @ u).square()
+
+    problem = Problem(objective, equality)
     here = Batch(problem, (Q, A, b), (0, 0, 0), 3, u.shape[1:], 2, 0).expand(u, lam)
     bent = 2 * b.unsqueeze(-1) * b.unsqueeze(-2)
     H = (Q + Q.mT) / 2 + torch.diag_embed(6 * u) - lam.sum(-1)[:, None, None] * bent

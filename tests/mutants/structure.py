@@ -110,7 +110,7 @@ SPARSE = [
         ("library/test_sparse_nodes.py::test_twins_agree",),
     ),
     Mutant(
-        "settled",
+        "structure_at",
         "structure if bool(_probe_diagonal(batch, u, given)[1]) else 'dense'",
         "structure",
         "a dense Hessian is never judged at a glance",
