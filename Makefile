@@ -33,12 +33,13 @@ bench: $(READY) $(VENV)/.peers
 gate: $(READY)
 	$(BIN)/python -m experiments bench --gate
 
-# Every library of optimisation layers on the same problems: at most an hour, and continued where it was.
+# Every library of optimisation layers on the same problems: at most two hours, and continued where it was.
 field: $(READY) $(VENV)/.field
 	$(BIN)/python -m experiments field
 
 docs: $(READY) $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/look.py site
 	@echo "written to site/index.html"
 
 sweep: $(READY)

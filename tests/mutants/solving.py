@@ -708,8 +708,8 @@ BOUNDARY = [
     ),
     Mutant(
         "Batch.is_defined",
-        "values[:, batch.p:].clamp(min=-1.0)",
-        "values[:, batch.p:]",
+        "values[:, self.p:].clamp(min=-1.0)",
+        "values[:, self.p:]",
         "an inequality without a bound is undefined",
         ("library/test_starts.py::test_an_inequality_without_a_bound_is_defined",),
     ),
