@@ -42,7 +42,7 @@ KEPT = Path(__file__).parent / "kept.json"
 SHARE = 0.7  # of a ratio that is kept: below that, speed was lost
 FASTER = 1.4  # times a ratio that is kept: above that, it should be kept
 ATTEMPTS = 4  # to measure a ratio before it counts as lost, each with more time
-BUDGET, TURNS = 0.5, 4  # of the first one: seconds, and turns at least
+BUDGET, TURNS = 0.5, 2  # of the first one: seconds, and turns at least
 Pair = Mapping[str, Side]  # "ours" and "other"
 
 
@@ -151,7 +151,7 @@ def _built(watched: Watched) -> Pair:
 def _improved(pair: Pair, best: dict[str, float], attempt: int) -> float:
     """The ratio of the shortest times of this attempt and all before it."""
     with one_thread():
-        found = measure(pair, BUDGET * (attempt + 1), TURNS * (attempt + 1))
+        found = measure(pair, BUDGET * (attempt + 1), TURNS)
     for name in best:
         best[name] = min(best[name], found[name].seconds)
     return best["other"] / best["ours"]

@@ -351,7 +351,8 @@ def test_a_tape_solves_sparse_systems(count):
 def test_a_system_that_is_not_definite_is_not_trusted():
     hessian, jacobian, active, r, t = dense_systems(7)
     hessian[6], active[6] = torch.eye(4, dtype=DOUBLE), False
-    hessian[6, 0, 1] = hessian[6, 1, 0] = 1 - 2**-31  # nearly singular, by numbers of few digits: solved all the same
+    hessian[6, 0, 1] = hessian[6, 1, 0] = 1 - 2**-31  # nearly singular, though this side is solved without rounding
+    r[6] = torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=DOUBLE)
     hessian[2] = -hessian[2]  # curves down
     jacobian[3, 1] = jacobian[3, 0]  # depends
     active[3] = True
