@@ -308,9 +308,9 @@ def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, recor
 
 @pytest.fixture(params=["called", "graph", "tape"])
 def record(request, monkeypatch):
-    """How functions are evaluated: what is recorded is run as a tape, if Numba is there, or operation by operation."""
+    """How functions are evaluated: what is recorded is run as a tape, if there is a compiled core, or operation by operation."""
     if request.param == "graph":
-        monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+        monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     return request.param != "called"
 
 
