@@ -1,5 +1,5 @@
 """``python -m declarative.kernels`` builds the compiled core."""
 
-from .build import build
+from .build import build_for_this_machine
 
-build()
+build_for_this_machine()

@@ -160,18 +160,17 @@ def _find() -> Any:
             return _current()  # another process has built it
         except build.NotBuilt:
             sys.stderr.write("declarative: building the compiled core, once for these sources ...\n")
-            build.build()
+            build.build_for_this_machine()
     return _current()
 
 
 def _current() -> Any:
-    """The library that is there.
+    """The library that is there, with the types of its functions.
 
     Raises:
-        NotBuilt: there is none, or it is made of other sources.
+        NotBuilt: there is none that is made of the present sources.
     """
-    best = int(_open(0).core_instruction_set())
-    library = _open(min(best, len(build.SETS) - 1))
+    library = build.opened(f"core{build.instruction_set()}")
     for name, kinds in (SIGNATURES | SIZES).items():
         function = getattr(library, name)
         function.argtypes = [TYPES[kind] for kind in kinds]
@@ -179,20 +178,6 @@ def _current() -> Any:
     for name in FREED:
         function = getattr(library, name)
         function.argtypes, function.restype = [ctypes.c_void_p], None
-    return library
-
-
-def _open(instruction_set: int) -> Any:
-    path = build.library_path(instruction_set)
-    if not path.exists():
-        raise build.NotBuilt("it was not built: a C++ compiler, g++ or clang++, has to be there")
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise build.NotBuilt(str(error)) from error
-    library.core_hash.restype = ctypes.c_char_p
-    if library.core_hash().decode() != build.source_hash():
-        raise build.NotBuilt("it is made of other sources")
     return library
 
 

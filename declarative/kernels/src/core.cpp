@@ -44,26 +44,7 @@ void with_lanes(Count lanes, Action action) {
 
 }  // namespace
 
-// What this library was built of, and for.
-
-#ifndef CORE_HASH
-#define CORE_HASH "unknown"
-#endif
-
-EXPORT const char* core_hash() { return CORE_HASH; }
-
 EXPORT Count core_lanes() { return LANES; }
-
-// The best instruction set that the processor has: 0, 1 or 2 for the base, AVX2 and AVX-512.
-EXPORT Count core_instruction_set() {
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return 2;
-    if (__builtin_cpu_supports("avx2")) return 1;
-#endif
-    return 0;
-}
 
 // Tapes.
 

@@ -132,7 +132,7 @@ inline Vector<L> measured(const Plan& plan, const Sides& rows) {
     return where_less<L>(absolute<L>(broken), broadcast<L>(1.0), error, broadcast<L>(INFINITE));
 }
 
-// x = K^-1 right, corrected until its relative residual is at the goal or does not fall any more.
+// x = K^-1 right, corrected until its relative residual is at the goal or does not halve any more.
 //
 // A problem that has come there stays as it is, however long its neighbours go on.
 template <int L>
@@ -153,7 +153,9 @@ inline void solve(
         V better = where_less<L>(none, going, where_less<L>(now, before, one, none), none);
         for (Count i = 0; i < size; i++)
             store<L>(rows.x, i, where_less<L>(none, better, load<L>(rows.trial, i), load<L>(rows.x, i)));
-        going = where_less<L>(now, half * before, where_less<L>(broadcast<L>(goal), now, going, none), none);
+        // Where digits are missing, any progress is worth another correction.
+        V enough = where_less<L>(broadcast<L>(LOST), now, before, half * before);
+        going = where_less<L>(now, enough, where_less<L>(broadcast<L>(goal), now, going, none), none);
         before = where_less<L>(none, better, now, before);
         if (all_less<L>(going, half)) break;
     }
