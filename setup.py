@@ -1,4 +1,4 @@
-"""Building the package builds its compiled core; without a C++ compiler the rest is installed, and says so when used."""
+"""Building the package builds its compiled core; without a C++ compiler the rest is installed, and says so."""
 
 import importlib.util
 import sys

@@ -44,9 +44,9 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def library_path(name: str, folder: Path = FOLDER) -> Path:
+def library_path(name: str, folder: Path | None = None) -> Path:
     """Where a library made of the present sources is: others have other names, and are never loaded."""
-    return folder / f"{name}-{source_hash()}.so"
+    return (folder or FOLDER) / f"{name}-{source_hash()}.so"
 
 
 def compiler() -> str | None:
@@ -63,17 +63,18 @@ def command(source: str, options: tuple[str, ...], to: Path) -> list[str]:
     return [found, *FLAGS, *options, str(SOURCES / source), "-o", str(to)]
 
 
-def build(folder: Path = FOLDER, sets: Sequence[int] | None = None) -> None:
+def build(folder: Path | None = None, sets: Sequence[int] | None = None) -> None:
     """Compile the libraries, side by side; each takes its place only when it is whole, and stale ones are removed.
 
     Args:
-        folder: where to put them.
+        folder: where to put them; by default, where they are loaded from.
         sets: for which sets of instructions; by default all.
 
     Raises:
         NotBuilt: there is no compiler, it failed, or there is no place for what it makes.
     """
-    wanted = {"features": ("features.cpp", ())}
+    folder = folder or FOLDER
+    wanted: dict[str, tuple[str, tuple[str, ...]]] = {"features": ("features.cpp", ())}
     wanted |= {f"core{i}": ("core.cpp", SETS[i]) for i in (range(len(SETS)) if sets is None else sets)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,13 +96,13 @@ def build(folder: Path = FOLDER, sets: Sequence[int] | None = None) -> None:
         raise NotBuilt(f"the core cannot be built: {error}") from error
 
 
-def build_for_this_machine(folder: Path = FOLDER) -> None:
+def build_for_this_machine(folder: Path | None = None) -> None:
     """Compile what this processor needs, in a third of the time."""
     build(folder, sets=())
     build(folder, sets=[instruction_set(folder)])
 
 
-def instruction_set(folder: Path = FOLDER) -> int:
+def instruction_set(folder: Path | None = None) -> int:
     """The best set of instructions of this processor, among those that there are options for.
 
     Raises:
@@ -110,7 +111,7 @@ def instruction_set(folder: Path = FOLDER) -> int:
     return min(int(opened("features", folder).core_instruction_set()), len(SETS) - 1)
 
 
-def opened(name: str, folder: Path = FOLDER) -> ctypes.CDLL:
+def opened(name: str, folder: Path | None = None) -> ctypes.CDLL:
     """A library made of the present sources.
 
     Raises:

@@ -29,7 +29,7 @@ SIGNATURES = {
     "registers_allocate": "ppppiiip",
     "tape_make": "ppippppiipipiipiipipiiiipp",
     "tape_run": "ppipiipiii",
-    "plan_make": "pipppippppipp" + "pp",
+    "plan_make": "pipppi" + "pppppippp",
     "sparse_factorise": "piipipipipipipi",
     "sparse_solve": "piipipippi",
     "dense_solve_active": "iiippppp" + "ppi",
@@ -142,13 +142,13 @@ def _loaded() -> Any:
 def _library() -> Any:
     with _one_thread:
         try:
-            return _find()
+            return _found_or_built()
         except build.NotBuilt as error:
             warnings.warn(MISSING.format(error), RuntimeWarning, stacklevel=4)
             return None
 
 
-def _find() -> Any:
+def _found_or_built() -> Any:
     """The library for this processor; in a checkout it is built if it is not there, or stale."""
     try:
         return _current()

@@ -66,10 +66,10 @@ class Machine:
     """
 
     def __init__(self, program: Program, systems: Systems | None = None) -> None:
-        self.program, self.systems = program, systems
+        self.systems = systems  # whose plan the core reads
         constants = np.ascontiguousarray(program.constants, dtype=np.float64)
         given = program._asdict().items()
-        whole = {name: indices(x) for name, x in given if isinstance(x, np.ndarray) and name != "constants"}
+        whole: Any = {name: indices(x) for name, x in given if isinstance(x, np.ndarray) and name != "constants"}
         x = program._replace(**whole)
         if not len(x.kinds) == len(x.ends) or not len(x.a) == len(x.b) == len(x.c) == len(x.d):
             raise ValueError("the arrays of a program are of different lengths")

@@ -1,4 +1,4 @@
-"""Sparse KKT matrices of one pattern in the core: the analysis, as data that is checked once, and what is done with it."""
+"""Sparse KKT matrices of one pattern in the core: their analysis, as data that is checked once, factors, solutions."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, recor
 
 @pytest.fixture(params=["called", "graph", "tape"])
 def record(request, monkeypatch):
-    """How functions are evaluated: what is recorded is run as a tape, if there is a compiled core, or operation by operation."""
+    """How functions are evaluated: what is recorded is run as a tape, if there is a core, or by operations."""
     if request.param == "graph":
         monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     return request.param != "called"

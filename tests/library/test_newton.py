@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
-from declarative.linear import DENSE
 from declarative.kernels.library import available
+from declarative.linear import DENSE
 from declarative.solvers.newton import regularisation, safeguards
 from declarative.solvers.newton.iteration import newton_step
 from declarative.solvers.newton.state import Model

@@ -1,6 +1,5 @@
 """The factored KKT matrices of a batch against dense linear algebra: solutions, inertia, and what cannot be solved."""
 
-
 import numpy as np
 import pytest
 import scipy.sparse

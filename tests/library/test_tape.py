@@ -1,14 +1,11 @@
 """Recorded functions as tapes: every instruction and every rule against torch, and what a tape may not do."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import declarative
 from declarative import DeclarativeNode, Newton, NumericalWarning
-from declarative.linear import DENSE
 from declarative.kernels.library import available
+from declarative.linear import DENSE
 from declarative.linear.sparse import SparseLayout
 from declarative.linear.sparse.entries import Entries
 from declarative.linear.sparse.pattern import Pattern

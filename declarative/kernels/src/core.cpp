@@ -97,9 +97,9 @@ EXPORT const char* tape_run(
 ) {
     return guarded([&] {
         require(batch >= 0, "a batch of a negative size");
-        require_length(own_length, batch * tape->own_width);
+        require_length(own_length, product(batch, tape->own_width));
         require_length(shared_length, tape->shared_width);
-        require_length(output_length, batch * tape->offsets.back());
+        require_length(output_length, product(batch, tape->offsets.back()));
         with_lanes(lanes, [&](auto constant) {
             constexpr int L = constant;
             Count groups = (batch + L - 1) / L;
@@ -142,7 +142,7 @@ namespace {
 ldl::BatchFactor batch_factor(const Plan& plan, Count batch, Count lanes, double* numbers, Count length) {
     require(batch >= 0, "a batch of a negative size");
     ldl::BatchFactor x{batch, (batch + lanes - 1) / lanes, lanes, plan.entries(), plan.size(), plan.fill(), numbers};
-    require(length >= x.groups * x.stride(), "a buffer is too short for the factors");
+    require(length >= product(x.groups, x.stride()), "a buffer is too short for the factors");
     return x;
 }
 
@@ -295,8 +295,8 @@ struct Batch {
     newton::Tolerances tolerances;
 
     newton::Problems problems() const {
-        require(count >= 0 && (last == 0 || last == 1) && width >= 0, "the sizes of a batch are out of range");
-        require_length(length, count * newton::Problems::size(*shape, last, width));
+        require(count >= 0 && (last == 0 || last == 1) && width >= 0 && width < (1LL << 40), "the sizes of a batch are out of range");
+        require_length(length, product(count, newton::Problems::size(*shape, last, width)));
         newton::Problems x(*shape, count, last, width, numbers, counts, flags);
         if (swapped) std::swap(x.current, x.trial);
         return x;

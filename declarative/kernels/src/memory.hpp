@@ -20,6 +20,13 @@ inline void require(bool holds, const char* otherwise) {
     if (!holds) throw Malformed(otherwise);
 }
 
+// A number of entries, unless there are too many to be counted.
+inline Count product(Count a, Count b) {
+    Count found;
+    if (__builtin_mul_overflow(a, b, &found)) throw std::bad_alloc();
+    return found;
+}
+
 // So many numbers as places: refused if one of them is none.
 template <typename To>
 inline std::vector<To> places(const Count* from, Count count) {

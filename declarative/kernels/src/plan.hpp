@@ -56,6 +56,9 @@ inline void check(const Plan& plan) {
             require(plan.rows[p] < size && plan.rows[p] > (p > plan.starts[j] ? plan.rows[p - 1] : j),
                     "the rows of a column of a plan do not ascend");
         }
+    for (Count j = 0; j < size; j++)
+        for (Count r = plan.row_starts[j]; r < plan.row_starts[j + 1]; r++)
+            require(plan.by_row[r] < fill && plan.rows[plan.by_row[r]] == j, "an entry of a plan is not in its row");
     for (Count j = 0; j < size; j++) {
         if (!plan.pair[j]) continue;
         Count begin = plan.starts[j], end = plan.starts[j + 1], beside = end - begin - 1;
@@ -70,9 +73,7 @@ inline void check(const Plan& plan) {
         bool two = plan.pair[j];
         for (Count p = plan.starts[j]; p < plan.starts[j + 1]; p++) where[plan.rows[p]] = std::int32_t(j);
         for (Count r = plan.row_starts[j]; r < plan.row_starts[j + 1]; r++) {
-            Count q = plan.by_row[r];
-            require(q < fill && plan.rows[q] == j, "an entry of a plan is not in its row");
-            Count k = plan.columns[q], end = plan.starts[k + 1];
+            Count q = plan.by_row[r], k = plan.columns[q], end = plan.starts[k + 1];
             require(!two || (q + 1 < end && plan.rows[q + 1] == j + 1), "a column of a plan updates half of a pair");
             if (plan.pair[k]) {
                 require(r + 1 < plan.row_starts[j + 1] && plan.by_row[r + 1] == q + end - plan.starts[k] - 1,

@@ -46,6 +46,7 @@ struct Program {
 inline void check(const Program& program) {
     Count size = program.size, given = Count(program.constants.size() + program.own.size() + program.shared.size());
     require(given <= size && size <= Count(UINT32_MAX), "a tape has fewer registers than inputs");
+    require(size - given <= Count(program.instructions.size()), "a tape has more registers than it writes");
     std::vector<bool> known(static_cast<std::size_t>(size), false);
     std::fill(known.begin(), known.begin() + given, true);
     auto is_known = [&](std::uint32_t place) { return place < size && known[place]; };

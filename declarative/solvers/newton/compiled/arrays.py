@@ -183,7 +183,7 @@ class _Cutter:
     def __init__(self, numbers: Floats, count: int) -> None:
         self.numbers, self.count, self.begin = numbers, count, 0
 
-    def __call__(self, *widths: int | None) -> list[Floats]:
+    def __call__(self, *widths: int | None) -> list[Any]:
         return [self.rows(1).reshape(-1) if width is None else self.rows(width) for width in widths]
 
     def rows(self, width: int) -> Floats:
