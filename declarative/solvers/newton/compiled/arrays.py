@@ -144,11 +144,11 @@ class Problems:
 
         def iterate(i: int) -> Iterate:
             *parts, pairs = cut(*of_iterate)
-            return Iterate(*parts, pairs.reshape(count, FILTER, 2), stored[i])
+            return Iterate._make([*parts, pairs.reshape(count, FILTER, 2), stored[i]])
 
         self.current, self.trial = iterate(0), iterate(1)
         self.fixed = Fixed(*cut(None, None, None, last, m, None, k))
-        self.system = System(*cut(m, k, m, k, m, k, None), flag[0])
+        self.system = System._make([*cut(m, k, m, k, m, k, None), flag[0]])
         self.outcome = Outcome(*cut(k, None, None), *flag[1:])
         self.inputs = cut.rows(width)
 
