@@ -132,7 +132,7 @@ def foreign(source: str) -> list[str]:
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
-    own |= {"_fields", "_replace"}  # of named tuples, and documented
+    own |= {"_asdict", "_fields", "_make", "_replace"}  # of named tuples, and documented
     private = {name for name in used.values() if name.startswith("_") and not name.endswith("_")}
     return [text for text, name in used.items() if name in private - own]
 

@@ -361,7 +361,7 @@ def test_a_compiler_that_fails_is_heard(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "SOURCES", tmp_path / "sources")
     build.source_hash.cache_clear()
     try:
-        with pytest.raises(build.NotBuilt, match=r"does not name a type|unknown type"):
+        with pytest.raises(build.NotBuilt, match=r"this is no C\+\+"):
             build.build(tmp_path / "lib", sets=())
     finally:
         build.source_hash.cache_clear()
