@@ -24,7 +24,7 @@ lint: $(READY)
 bench: $(READY) $(VENV)/.peers
 	$(BIN)/python -m experiments bench
 
-# Every library of optimisation layers on the same problems: at most an hour, and continued where it was.
+# Every library of optimisation layers on the same problems: at most two hours, and continued where it was.
 field: $(READY) $(VENV)/.field
 	$(BIN)/python -m experiments field
 

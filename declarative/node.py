@@ -316,7 +316,7 @@ class DeclarativeNode(nn.Module):
             >>> report["unconstrained"].cosine, report["unconstrained"].expectation
             (tensor([0.8165]), tensor([2.]))
             >>> report["unconstrained"].verdict
-            'safe: constraints are linear, descends on average, cosine 0.82 here.'
+            'safe: descends for every v, cosine 0.82 here (constraints are linear, descends on average).'
         """
         if v is None:
             if len(xs) < 2:

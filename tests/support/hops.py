@@ -4,8 +4,8 @@
 
 A hop is a pair (file that calls, file that is called) within declarative/ and problems/, counted once however often it
 is made. What stands between two files of ours (torch, generated methods of dataclasses) is looked through. The rooms
-kernels/, linear/, solvers/, recording/ and optimality/ count as one file each. Every hop belongs to the first of these that
-applies:
+kernels/, linear/, solvers/, recording/ and optimality/ count as one file each. Every hop belongs to the first of these
+that applies:
 
     linear     from or into linear/ or the compiled core in kernels/
     wall       from or into torchside.py
