@@ -56,9 +56,9 @@ soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py
 
 # Installed again only when what is to be installed has changed.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[accelerate,experiments,reference,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[experiments,reference,dev]"
 	touch $@
 
 # Peers of the benchmark. qpth works with the present numpy, but its metadata refuses it.

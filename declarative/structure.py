@@ -37,7 +37,7 @@ Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
 MATRIX_FREE_FROM = 2000  # variables, from which a dense Hessian is the last resort
 DIAGONAL_FROM = 32  # variables, from which it pays to look for a diagonal Hessian
 SPARSE_FROM = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
-MAX_FILL = {"numba": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
+MAX_FILL = {"core": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from declarative import DeclarativeNode
-from declarative.linear.jit import INSTALLED
+from declarative.kernels.library import available
 from declarative.recording import RecordingError
 from declarative.recording.graph import record
 from declarative.recording.trace import trace
@@ -32,8 +32,8 @@ def graphs(node):
 
 @pytest.fixture(params=[True, False], ids=["tape", "graph"])
 def way(request, monkeypatch):
-    """How what was recorded is run: as a tape, if Numba is there, or operation by operation."""
-    monkeypatch.setattr("declarative.recording.cache.INSTALLED", request.param and INSTALLED)
+    """How what was recorded is run: as a tape, if there is a compiled core, or operation by operation."""
+    monkeypatch.setattr("declarative.recording.cache.available", lambda: request.param and available())
 
 
 EVERY = [(case, "closed form", "exact") for case in REGULAR]
@@ -299,7 +299,7 @@ def test_what_is_returned_belongs_to_the_caller():
 
 
 def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector(monkeypatch):
-    monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+    monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     n, p, batch = 30, 5, 8
     root, normals = randn(batch, n, n), randn(batch, p, n, seed=1)
     xs = (root @ root.mT / n + torch.eye(n, dtype=DOUBLE), randn(batch, n, seed=2), normals, randn(batch, p, seed=3))
