@@ -200,8 +200,12 @@ def with_steadiness(batch: Batch, raw: RawSolution, found: Assessment, plan: Pla
 def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
     """Whether the pattern that was found for these shapes is that of the functions as they are now."""
     rows = (found.residual < torch.inf).nonzero().flatten()
-    part = batch.select(rows)
-    return not len(rows) or holds(part, raw.y[rows], found.multipliers[rows])
+    if not len(rows):
+        return True
+    known = None
+    if found.hessian is not None and found.jacobian is not None:
+        known = found.hessian[rows], found.jacobian[rows]
+    return holds(batch.select(rows), raw.y[rows], found.multipliers[rows], known)
 
 
 def _densely(plan: Plan, batch: Batch) -> Batch:
