@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -10,18 +11,20 @@ from scipy import stats
 LEVEL = 0.05  # the chance of one false positive among all tests that are made together
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of Student's distribution for the mean; of a single value it says nothing."""
-    middle, spread = float(np.mean(values)), _standard_error(values)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, max(len(values) - 1, 1))) * spread if len(values) > 1 else np.inf
-    return middle - reach, middle + reach
+def interval(values: Any) -> tuple[Any, Any]:
+    """The 95 % interval of Student's distribution for the mean of numbers, or of arrays entry by entry.
+
+    Of a single one it says nothing.
+    """
+    reach = stats.t.ppf(1 - LEVEL / 2, max(len(values) - 1, 1)) * _standard_error(values)
+    return np.mean(values, 0) - reach, np.mean(values, 0) + reach
 
 
 def p_value(values: Sequence[float]) -> float:
     """How likely a mean that far from zero is by chance, two-sided, by Student's test."""
     if len(values) < 2:
         return 1.0
-    middle, spread = abs(float(np.mean(values))), _standard_error(values)
+    middle, spread = abs(float(np.mean(values))), float(_standard_error(values))
     if spread == 0:
         return float(middle == 0)
     return float(2 * stats.t.sf(middle / spread, len(values) - 1))
@@ -37,5 +40,5 @@ def holm(p_values: Sequence[float]) -> list[bool]:
     return found
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else np.inf
+def _standard_error(values: Any) -> Any:
+    return np.std(values, 0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.inf
