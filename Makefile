@@ -30,6 +30,7 @@ field: $(READY) $(VENV)/.field
 
 docs: $(READY) $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/look.py site
 	@echo "written to site/index.html"
 
 sweep: $(READY)

@@ -13,13 +13,14 @@ from torch import Tensor
 from .inputs import first_problem, shapes_of_one
 from .problem import Batch, Function, Problem, flat
 from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
+from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions, without_vmap_warnings
 from .user.bounds import Bounds
 from .user.functions import as_written, count_weights, functions_of, has_objective, nesting_of
 from .user.messages import (
     BUFFERS,
     IN_PLACE,
     NO_WAY_TO_U,
+    WEIGHT_NORM,
     captured_message,
     corners_message,
     equations_message,
@@ -120,6 +121,8 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
         raise ValueError(steps_message(name, steps))
+    if ancestry.normalises_weights(probe):
+        raise ValueError(f"{name} {WEIGHT_NORM}")
     return value, ancestry.corners(probe)
 
 
@@ -135,7 +138,7 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
         returned.append(function(*arguments))
         return returned[0] if isinstance(returned[0], Tensor) else arguments[-1]
 
-    with torch.enable_grad(), _explained(batch, name, function, u.dtype):
+    with torch.enable_grad(), without_vmap_warnings(), _explained(batch, name, function, u.dtype):
         (value,) = map_rows(lambda *arguments: (noted(*arguments),), (*batch.in_dims, 0), *watched)
     if not isinstance(returned[0], Tensor):
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
@@ -191,7 +194,7 @@ def corner_hint(batch: Batch, u: Tensor, codes: Tensor) -> str:  # (size, *shape
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
     for name, function in functions_of(problem).items():
-        with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
+        with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()), without_vmap_warnings():
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
             raise ValueError(captured_message(name, as_written(function), []))
@@ -237,6 +240,11 @@ class Ancestry:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
         bent = {node: name for node in self._users if (name := _operation(node, CORNERS) or _step(node)) is not None}
         return sorted({bent[node] for node in self._between(leaf) & bent.keys()}) if bent else []
+
+    def normalises_weights(self, leaf: Tensor) -> bool:
+        """Whether weights that are computed from a leaf are normalised by an operation with a wrong derivative."""
+        among = [node for node in self._users if node.name().startswith("WeightNorm")]
+        return bool(among) and not self._between(leaf).isdisjoint(among)
 
     def only_steps(self, leaf: Tensor) -> list[str]:
         """The operations with a derivative of zero, if there is no way from a leaf to the value around them."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
 from .errors import NumericalWarning
+from .fingerprint import Fingerprint
 from .inputs import InDims
 from .linear import DENSE, by_rows
 from .optimality import Assessment, assess, optimality_tolerance, slopes_to_the_sides
@@ -55,7 +56,7 @@ class Call:
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
     kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
     passed: int | None = None  # how many inputs the user has passed; those after them are tensors of modules
-    captured: tuple[Tensor, ...] = ()  # what the functions reach, which must not change before a derivative is taken
+    pure: bool = False  # whether the functions depend on their arguments alone
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
         """The inputs, and the start, if one was passed: a point and multipliers."""
@@ -88,6 +89,7 @@ class Workspace:
     jacobian: Tensor | None = None  # A at the solutions, in the form of the batch
     hessian: Tensor | None = None  # H, likewise, or its diagonal
     messages: tuple[str, ...] = ()
+    fingerprints: tuple[Fingerprint, ...] = ()  # of the functions as they were, unless they cannot change
 
 
 def solve(
@@ -123,11 +125,18 @@ def solve(
             raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
         _report(call, batch, solution, found, failed)
+        taken = (Fingerprint.take(batch, flat(solution.y)),) if _may_change(call) else ()
     if failed or not call.differentiable:
-        return solution, Workspace(messages=raw.messages)
+        return solution, Workspace(messages=raw.messages, fingerprints=taken)
     if own is not None:
-        return solution, Workspace(factors=raw.factors, messages=raw.messages)
-    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
+        return solution, Workspace(factors=raw.factors, messages=raw.messages, fingerprints=taken)
+    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages, taken)
+
+
+def _may_change(call: Call) -> bool:
+    """Whether the functions may be others in a backward pass than they are now."""
+    recordings = call.plan.recordings
+    return call.differentiable and not call.pure and (recordings is None or recordings.may_change())
 
 
 def solve_plainly(call: Call, xs: tuple[Tensor, ...]) -> Tensor | None:  # (size, *shape)

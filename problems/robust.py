@@ -69,8 +69,10 @@ class RobustPooling(Layer):
     | `truncated`    | r^2 / 2 up to scale, then constant                 | not convex |
 
     Solved by reweighted means. For a penalty that is not convex there are several local minima: the descent starts at
-    every x_i, the mean and the median, and the best of the minima found is returned, usually but not surely the global
-    one. The solution jumps where two minima are equally good; the gradient is that of the one returned.
+    every x_i, the mean, the median, and between any two neighbours among the places where a point becomes an outlier;
+    the best of the minima found is returned. For ``truncated`` it is the global one: which points are outliers is the
+    same everywhere between two such places, and all these sets are tried. For ``welsch`` it is usually, but not surely.
+    The solution jumps where two minima are equally good; the gradient is that of the one returned.
 
     Shapes: x (batch, m), scale () or (batch,) -> y (batch,).
 
@@ -124,7 +126,8 @@ def _centre(*xs: Tensor, penalty: str, scalar: ScalarParameter) -> Tensor:  # (b
     (phi, weight, convex), scale = PENALTIES[penalty], scale.unsqueeze(-1)
     u = torch.stack([x.mean(-1), x.median(-1).values], -1)
     if not convex:
-        u = torch.cat([u, x], -1)
+        edges = torch.cat([x - scale.squeeze(-1), x + scale.squeeze(-1)], -1).sort(-1).values
+        u = torch.cat([u, x, edges[:, :-1] + (edges[:, 1:] - edges[:, :-1]) / 2], -1)
     points = x.unsqueeze(-2)  # (batch, 1, n) against starts (batch, starts, 1)
     for _ in range(SWEEPS):
         weights = weight(u.unsqueeze(-1) - points, scale)

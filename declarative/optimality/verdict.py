@@ -79,7 +79,7 @@ def assess(
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = quick_verdict(batch, u, given, dtype, travel, structure, estimated)
-    if seen is not None and bool(seen["conclusive"].all()):  # as nearly always
+    if seen is not None and bool(seen.conclusive.all()):  # as nearly always
         return seen.assessment()
     if multipliers is None:
         multipliers, seen = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure), None

@@ -118,6 +118,10 @@ class Recordings:
         if first is None:
             bounded(self._functions)[key] = now
 
+    def may_change(self) -> bool:
+        """Whether what was recorded reads tensors that are none of its arguments; all else is frozen."""
+        return not self._functions or any(traced.reads_captured for traced in self._functions.values())
+
     def captures_gradients(self) -> bool:
         """Whether a captured tensor has come to need a gradient, which would be lost."""
         return any(x.requires_grad for traced in self._functions.values() for x in traced.captured.values())

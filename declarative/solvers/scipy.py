@@ -84,7 +84,8 @@ class Scipy(Solver):
         return raw.to(start.dtype)
 
     def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:
-        one, first = _OneProblem(batch), start.numpy(force=True)
+        first = start.numpy(force=True)
+        one = _OneProblem(batch, first)
         if not one.finite_at(start):
             return OptimizeResult(x=first, status=-1, success=False, nit=0, message="not finite at the start")
         limit, loose = "maxfun" if method == "TNC" else "maxiter", ("COBYLA", "COBYQA", "Nelder-Mead", "Powell")
@@ -176,7 +177,8 @@ def _status(result: OptimizeResult, method: str) -> Status:
 class _OneProblem:
     """One problem as functions of a NumPy vector."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, start: Array) -> None:
+        self.start = start
         self.shape = batch.shape
         self.p = batch.p
         self.xs = [x.detach() if dim is None else x.detach()[0] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
@@ -217,7 +219,12 @@ class _OneProblem:
 
     def constraints(self, method: str) -> list[Any]:
         kinds = [(self.problem.equality, "eq"), (self.problem.inequality, "ineq"), (self._bounds(), "ineq")]
-        return [self._constraint(f, kind, method) for f, kind in kinds if f is not None]
+        return [self._constraint(f, kind, method) for f, kind in kinds if f is not None and self._has_rows(f)]
+
+    def _has_rows(self, function: Callable[..., Tensor]) -> bool:
+        """Whether it returns anything: SciPy takes no constraint without entries."""
+        with torch.no_grad():
+            return bool(self._value(function, self._variable(self.start)).numel())
 
     def _bounds(self) -> Callable[..., Tensor] | None:
         """Bounds as inequalities, so that their multipliers come back like those of others."""

@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..torchside import fixed, match_tree
+from ..torchside import fixed, flatten_tree, match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
@@ -97,7 +97,13 @@ class Side:
         places = fixed(value.isfinite().nonzero().flatten())
         if not len(places):
             return None
+        own = value.clone(memory_format=torch.contiguous_format)  # which is filled anew if a tensor changes
+        value = own if self.tensors() else fixed(own)
         return Side(self.sign, value, None if len(places) == len(value) else places)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that a constant bound is made of."""
+        return [] if callable(self.value) else [x for x in flatten_tree(self.value)[0] if isinstance(x, Tensor)]
 
     def limit(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
         """The bound of every entry of u, for a batch."""
@@ -131,6 +137,7 @@ class Bounds:
 
     sides: tuple[Side, ...]
     known: dict[Hashable, Bounds | None] = field(default_factory=dict, compare=False, repr=False)  # a cache, by shape
+    seen: list[Tensor] = field(default_factory=list, compare=False, repr=False)  # what constant bounds were, then
 
     @classmethod
     def of(cls, bounds: object) -> Bounds | None:
@@ -150,16 +157,38 @@ class Bounds:
 
     def bound(self, nesting: Nesting | None, passed: int) -> Bounds:
         """For several unknowns, and for calls with the tensors of modules."""
-        return Bounds(
-            tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides), self.known
-        )
+        sides = tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides)
+        return dataclasses.replace(self, sides=sides)
 
     def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         """The same for u of this shape."""
         key = (shape, device, *(side.nesting for side in self.sides))
+        self._follow()
         if key not in self.known:
             self.known[key] = self._resolved(shape, device)
         return self.known[key]
+
+    def _follow(self) -> None:
+        """Bring what is known of constant bounds to the values that their tensors have now.
+
+        Raises:
+            ValueError: another entry is bounded now, so that there are other constraints.
+        """
+        now = [part for side in self.sides for part in side.tensors()]
+        if not self.seen:
+            self.seen[:] = [x.clone() for x in now]
+        if all(map(torch.equal, self.seen, now)):
+            return
+        for key, before in self.known.items():
+            shape, device, *nestings = cast("tuple[Any, ...]", key)
+            sides = zip(self.sides, nestings, strict=True)
+            one = Bounds(tuple(dataclasses.replace(side, nesting=nesting) for side, nesting in sides))
+            if not _copied(before, one._resolved(shape, device)):
+                raise ValueError(
+                    "a bound has become finite, or infinite, since the node was first called, so that there are other "
+                    "constraints: make a new node."
+                )
+        self.seen[:] = [x.clone() for x in now]
 
     def _resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         sides = tuple(one for side in self.sides if (one := side.resolved(shape, device)) is not None)
@@ -206,6 +235,21 @@ class Bounds:
         for side in self.sides:
             limits[side.sign] = side.limit(xs, in_dims, u)
         return limits[-1], limits[1]
+
+
+def _copied(before: Bounds | None, now: Bounds | None) -> bool:
+    """Fill bounds with other values, in place, which recordings read; whether the same entries are bounded."""
+    if before is None or now is None:
+        return before is now
+    if len(before.sides) != len(now.sides):
+        return False
+    for one, other in zip(before.sides, now.sides, strict=True):
+        if callable(one.value):
+            continue
+        if not torch.equal(one.value.isfinite(), other.value.isfinite()):
+            return False
+        one.value.copy_(other.value)
+    return True
 
 
 def _check(side: Side) -> None:

@@ -24,10 +24,14 @@ NO_WAY_TO_U = (
     "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
 )
+WEIGHT_NORM = (
+    "puts u through a weight norm of torch, whose second derivative is wrong: write v * (g / v.norm(...)) instead."
+)
 CHANGED = (
-    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
-    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
-    "pass it as an input, with in_dims=None if the batch shares it."
+    "the functions of a node changed between its forward and its backward pass (a tensor, a number or an attribute "
+    "that they reach other than through their arguments; or random numbers), so that this would be the gradient of "
+    "another problem than the one that was solved. Change it after backward(), or pass it as an input, with "
+    "in_dims=None if the batch shares it."
 )
 
 KINDS = {

@@ -89,6 +89,16 @@ def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | tor
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
 
 
+def describe_start(start: Start) -> str:
+    """The shape of u, as far as a start tells, or who does."""
+    one = start[0] if isinstance(start, list) else start
+    if isinstance(one, Unknowns):
+        return str(one.nesting)
+    if isinstance(one, Tensor | torch.Size):
+        return str(tuple(one.shape if isinstance(one, Tensor) else one))
+    return f"as {'the closed form' if one is None else 'start'} returns it"
+
+
 def initial_points(
     start: OneStart | None,
     xs: tuple[Tensor, ...],

@@ -144,3 +144,36 @@ def test_a_captured_parameter_in_a_bound_is_refused():
     node = DeclarativeNode(nearest, bounds=(lambda _: w, None), start=5)
     with pytest.raises(ValueError, match="other than through its arguments"):
         node(inputs())
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tensor_that_is_a_bound_is_read_anew(dtype, record):
+    upper = torch.tensor([0.5, torch.inf], dtype=dtype)
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), bounds=(-1.0, upper), start=2, record=record)
+    x = torch.ones(3, 2, dtype=torch.float64)
+    for value in (0.5, 0.25, 0.75):
+        upper[0] = value
+        for point in (x, x[:1]):
+            assert (node(point) - torch.tensor([value, 1.0])).abs().max() < 1e-8
+    upper[1] = 2.0
+    with pytest.raises(ValueError, match="a bound has become finite, or infinite"):
+        node(x)
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_a_tensor_that_is_a_bound_of_several_unknowns_is_read_anew(record):
+    upper = torch.tensor([0.5, torch.inf], dtype=DOUBLE)
+    for bound in (lambda: {"a": upper, "b": None}, lambda: {"a": upper.unbind()[0], "b": upper.unbind()[1]}):
+        upper[0] = 0.5
+        start = {"a": 2, "b": ()} if bound()["b"] is None else {"a": (), "b": ()}
+        node = DeclarativeNode(
+            lambda x, u: (u["a"] - x).square().sum() + (u["b"] - 1).square(),
+            bounds=(None, bound()),
+            start=start,
+            record=record,
+        )
+        x = torch.ones(3, dtype=DOUBLE)
+        for value in (0.5, 0.25):
+            upper[0] = value
+            assert (node(x)["a"].reshape(3, -1)[:, 0] - value).abs().max() < 1e-8

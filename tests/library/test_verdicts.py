@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, NumericalWarning, Status
-from declarative.optimality import assess
+from declarative.optimality import assess, verdict
 from declarative.problem import Batch, Problem
 from problems import QuadraticProgram, RobustPooling
 from tests.support import without_solution
@@ -225,6 +225,14 @@ def test_zero_is_a_solution_beside_an_unknown_in_other_units(power, record):
     assert solved(node, torch.tensor(list(units), dtype=DOUBLE)).converged.all()
     if power == 4:  # f falls visibly to zero, by less than single precision sees
         assert solved(node, torch.tensor([[1.0, 1e-8, 3e-3]], dtype=torch.float32)).converged.all()
+
+
+def test_zero_is_told_from_a_decay_at_a_glance(monkeypatch):
+    """One look ten steps ahead: a trajectory that comes to rest is nearly zero in most of its unknowns."""
+    monkeypatch.setattr(verdict, "is_minimum", lambda *_: pytest.fail("looked at with care"))
+    x = torch.tensor([[1.0, 1e-30, -1e-36, 3e-42], [1e8, 0.0, 2e-20, 0.0]], dtype=DOUBLE)
+    node = DeclarativeNode(lambda x, u: (u[0] - x[0]).square() + u[1:].square().sum(), solver=lambda x: x)
+    assert node.solve(x).converged.all()
 
 
 @pytest.mark.parametrize("unit", [1e-8, 1e-2, 1.0, 1e8])

@@ -171,20 +171,6 @@ RULES = [
         ("library/test_statuses.py::test_the_objective_of_a_masked_problem_is_a_constant_and_keeps_its_nan",),
     ),
     Mutant(
-        "_saved",
-        "versions(ctx.call.captured) != ctx.versions",
-        "False",
-        "captured tensors may change between the passes",
-        ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
-    ),
-    Mutant(
-        "functions._tensors",
-        "(*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()",
-        "()",
-        "the weights of captured modules may change between the passes",
-        ("library/test_captured.py::test_a_captured_tensor_that_changes_between_the_passes_is_refused",),
-    ),
-    Mutant(
         "Derivatives.at",
         "-as_rows(grads, u)",
         "as_rows(grads, u)",

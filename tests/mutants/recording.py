@@ -4,6 +4,65 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
+FINGERPRINT = [
+    Mutant(
+        "_saved",
+        "not all(one.is_current() for one in ctx.workspace.fingerprints)",
+        "False",
+        "nobody looks whether functions are still those that were solved",
+        ("library/test_captured.py::test_what_changes_between_the_passes_is_not_mixed_in[number: attribute-False]",),
+    ),
+    Mutant(
+        "fingerprint.STEPS",
+        "(1e-2, 1e-4, 0.0)",
+        "(0.0,)",
+        "functions are compared at the solution, where much of them is zero",
+        ("library/test_captured.py::test_what_an_input_of_zero_hides_is_seen",),
+    ),
+    Mutant(
+        "fingerprint.STEPS",
+        "(1e-2, 1e-4, 0.0)",
+        "(1e-2,)",
+        "functions that are not defined beside a solution are not compared",
+        ("library/test_captured.py::test_what_cannot_be_evaluated_beside_a_solution_is_looked_at_nearer",),
+    ),
+    Mutant(
+        "fingerprint.DIGITS",
+        "0.75",
+        "1.0",
+        "another rounding is taken for a change",
+        ("library/test_captured.py::test_rounding_is_not_taken_for_a_change",),
+    ),
+    Mutant(
+        "fingerprint._moved",
+        "torch.where(rows == 0, step, rows)",
+        "rows",
+        "what an input of zero hides is not seen",
+        ("library/test_captured.py::test_what_an_input_of_zero_hides_is_seen",),
+    ),
+    Mutant(
+        "Implicit.vmap",
+        "tuple(one for part in parts for one in part[-1].fingerprints)",
+        "()",
+        "the rows of a closed form under vmap are not looked at",
+        ("library/test_captured.py::test_the_closed_form_of_a_transform_is_looked_at_too",),
+    ),
+    Mutant(
+        "is_literal",
+        "x.untyped_storage().resizable()",
+        "True",
+        "the memory of an array passes for a constant",
+        ("library/test_captured.py::test_what_changes_between_the_passes_is_not_mixed_in[array-True]",),
+    ),
+    Mutant(
+        "Bounds.resolved",
+        "self._follow()",
+        "None",
+        "a tensor that is a bound is read once",
+        ("library/test_bounds.py::test_a_tensor_that_is_a_bound_is_read_anew[dtype0-False]",),
+    ),
+]
+
 RECORDING = [
     Mutant(
         "trace",

@@ -1,0 +1,50 @@
+"""Mutants of what looks at a user's functions, inputs and modules, and of what is said about them."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+USER = [
+    Mutant(
+        "to_be_contained",
+        "id(owners[name]) not in taken",
+        "True",
+        "a node contains a module twice, which keeps the parameters of a functional call",
+        ("library/test_modules.py::test_parameters_of_one_call_do_not_stay[two methods]",),
+    ),
+    Mutant(
+        "to_be_contained",
+        "(node, *_being_made())",
+        "(node,)",
+        "a node contains what the module under construction contains",
+        ("library/test_modules.py::test_parameters_of_one_call_do_not_stay[in a constructor]",),
+    ),
+    Mutant(
+        "as_contained",
+        "found[other].get_submodule(path)",
+        "owners[name]",
+        "a module is replaced for one of its functions only",
+        ("library/test_modules.py::test_what_takes_the_place_of_a_module_does_so_for_all_of_its_functions",),
+    ),
+    Mutant(
+        "put_together_for",
+        "is_plain(tensors)",
+        "True",
+        "normalisations have the third derivatives of torch",
+        ("library/test_normalisation.py::test_second_derivatives[layer_norm]",),
+    ),
+    Mutant(
+        "boundary._call",
+        "ancestry.normalises_weights(probe)",
+        "False",
+        "a wrong second derivative of a weight norm is worked with",
+        ("library/test_normalisation.py::test_a_weight_norm_of_the_unknown_is_refused",),
+    ),
+    Mutant(
+        "as_one_step",
+        "'torch._dynamo' not in sys.modules",
+        "True",
+        "the compiler of torch looks into what a node calls",
+        ("torch/test_models.py::test_layers_in_a_compiled_function[sphere, newton-eager]",),
+    ),
+]
