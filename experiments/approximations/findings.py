@@ -182,7 +182,7 @@ def unsettled(found: dict[tuple[str, str, str], Cell]) -> str:
     exact = [run for cell in found.values() if cell.method == "exact" for run in cell.runs]
     falling = sum(run["curve"]["loss"][-1] < (1 - STILL) * run["curve"]["loss"][-2] for run in exact)
     return (
-        f"The exact gradient's loss was still falling, by more than {STILL:.0%} in the last fifth of its time, in "
+        f"The exact gradient's loss was still falling, by more than {STILL:.0%} in the last quarter of its time, in "
         f"{falling} of {len(exact)} runs: of these the table shows the beginning of training, not its end."
     )
 
