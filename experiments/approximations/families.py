@@ -26,8 +26,8 @@ from problems import (
     SphereProjection,
 )
 
-from ..applications.knapsack.data import Knapsack
 from ..shared.inputs import normal
+from ..shared.knapsack import Knapsack
 
 Extent = Literal["smallest", "some", "all"]
 EXTENTS: tuple[Extent, ...] = get_args(Extent)

@@ -350,7 +350,7 @@ def _draw_cosines(ax: Any, cheap: list[list[Cell]], theme: Theme) -> None:
 
 def _draw_losses(ax: Any, found: dict[tuple[str, str, str], Cell], families: list[str], theme: Theme) -> None:
     """A cell for each method, coloured by the ratio of losses."""
-    colours = LinearSegmentedColormap.from_list("worth", [BLUE, theme.paper, VERMILION])
+    colours = LinearSegmentedColormap.from_list("losses", [BLUE, theme.paper, VERMILION])
     own = {(cell.label, cell.method): cell for cell in found.values()}
     for i, label in enumerate(families):
         shared = (label, "curvature") not in own

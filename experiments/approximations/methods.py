@@ -136,10 +136,9 @@ class FiniteStep(Rule):
     def solve(self, point: Any, v: Tensor, w: Tensor) -> Choice:
         """-z = (u(x + t v / slope) - u(x)) / t, for B = slope I."""
         x = next(x for x in point.batch.xs if x.shape == (len(v), *self.family.shape))
-        size = x.flatten(1).norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True).clamp(
-            min=torch.finfo(v.dtype).tiny
-        )
-        t = self.step * abs(self.slope) * size
+        length = v.norm(dim=-1, keepdim=True)
+        size = x.flatten(1).norm(dim=-1, keepdim=True) / torch.where(length > 0, length, 1.0)
+        t = (self.step * abs(self.slope) * size).clamp(min=torch.finfo(v.dtype).tiny)
         moved = self.family.layer(self.family.node, x + (t * v / self.slope).view(x.shape)).flatten(1)
         return (point.u - moved) / t, torch.zeros_like(w)
 

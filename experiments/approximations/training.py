@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from declarative import Rule, SolverError
+from declarative import Adaptive, Rule, SolverError
 from declarative.theory.propositions import cosine
 
 from ..shared.application import Cases
@@ -83,13 +83,14 @@ class Learner:
         if self.lost:
             return math.inf
         x = self._inputs().detach().requires_grad_()
-        aside = self.family.node.with_gradient(copy.deepcopy(self.rule))  # of a rule with a memory a look is no step
+        memory = isinstance(self.rule, Adaptive)  # for which a look is no step
+        aside = self.family.node.with_gradient(copy.deepcopy(self.rule)) if memory else self.node
         try:
             losses = [self._losses(self.family.layer(node, x)) for node in (self.family.node, aside)]
+            g, g_hat = (torch.autograd.grad(loss.sum(), x)[0].flatten(1) for loss in losses)
         except SolverError:
             self.lost = True
             return math.inf
-        g, g_hat = (torch.autograd.grad(loss.sum(), x)[0].flatten(1) for loss in losses)
         self.cosines.append(cosine(g, g_hat))
         return losses[0].mean().item()
 
