@@ -19,8 +19,8 @@ from .user.functions import as_written, count_weights, functions_of, has_objecti
 from .user.messages import (
     BUFFERS,
     IN_PLACE,
+    NO_SECOND_DERIVATIVE,
     NO_WAY_TO_U,
-    WEIGHT_NORM,
     captured_message,
     corners_message,
     equations_message,
@@ -46,7 +46,17 @@ CORNERS = frozenset(
 )
 """Operations whose first or second derivative jumps somewhere, or which jump themselves, likewise."""
 
+ONLY_ONCE = frozenset(
+    (
+        *("Cdist", "Pdist", "Hardsigmoid", "MultiMarginLoss", "MultilabelMarginLoss", "CtcLoss"),
+        *("ScaledDotProductFlashAttentionForCpu", "WeightNormInterface"),
+    )
+)
+"""Operations of which torch has no second derivative or, of the last one, a wrong one."""
+
 RENAMED = {
+    "ScaledDotProductFlashAttentionForCpu": "scaled_dot_product_attention",
+    "WeightNormInterface": "weight_norm",
     "PreluKernel": "prelu",
     "ClampMin": "clamp",
     "ClampMax": "clamp",
@@ -121,8 +131,8 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
         raise ValueError(steps_message(name, steps))
-    if ancestry.normalises_weights(probe):
-        raise ValueError(f"{name} {WEIGHT_NORM}")
+    if once := ancestry.operations(probe, ONLY_ONCE):
+        raise ValueError(f"{name} depends on u through {' and '.join(once)}, {NO_SECOND_DERIVATIVE}")
     return value, ancestry.corners(probe)
 
 
@@ -241,10 +251,10 @@ class Ancestry:
         bent = {node: name for node in self._users if (name := _operation(node, CORNERS) or _step(node)) is not None}
         return sorted({bent[node] for node in self._between(leaf) & bent.keys()}) if bent else []
 
-    def normalises_weights(self, leaf: Tensor) -> bool:
-        """Whether weights that are computed from a leaf are normalised by an operation with a wrong derivative."""
-        among = [node for node in self._users if node.name().startswith("WeightNorm")]
-        return bool(among) and not self._between(leaf).isdisjoint(among)
+    def operations(self, leaf: Tensor, among: Container[str]) -> list[str]:
+        """Which of these operations stand between a leaf and the value."""
+        named = {node: name for node in self._users if (name := _operation(node, among)) is not None}
+        return sorted({named[node] for node in self._between(leaf) & named.keys()}) if named else []
 
     def only_steps(self, leaf: Tensor) -> list[str]:
         """The operations with a derivative of zero, if there is no way from a leaf to the value around them."""

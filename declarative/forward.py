@@ -194,8 +194,8 @@ def _densely(plan: Plan, batch: Batch) -> Batch:
 
 def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:
     """The verdict on points of any precision: differences that single precision cannot see must not decide it."""
-    double, dtype = batch.in_double(), raw.y.dtype
-    wide = dtype if double is batch else torch.float64
+    dtype = raw.y.dtype
+    double, wide = batch.in_double(dtype)
     travel = (raw.y - start).to(wide) if plan.solver.needs_start else None
     return assess(
         double,
@@ -214,8 +214,7 @@ def with_corners(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) 
     if not len(rows):
         return found
     dtype, part = raw.y.dtype, batch.without_constants().select(rows)
-    double = part.in_double()
-    wide = dtype if double is part else torch.float64
+    double, wide = part.in_double(dtype)
     held = (found.active | found.weak)[rows]
     seen = slopes_to_the_sides(
         double, raw.y[rows].to(wide), found.multipliers[rows].to(wide), held, dtype, plan.structure

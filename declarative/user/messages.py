@@ -24,8 +24,10 @@ NO_WAY_TO_U = (
     "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
 )
-WEIGHT_NORM = (
-    "puts u through a weight norm of torch, whose second derivative is wrong: write v * (g / v.norm(...)) instead."
+NO_SECOND_DERIVATIVE = (
+    "of which torch has no second derivative, or a wrong one: write it in other operations, such as a distance as "
+    "(a - b).square().sum(-1).sqrt(), a weight norm as v * (g / v.norm(...)), and let attention be computed under "
+    "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)."
 )
 CHANGED = (
     "the functions of a node changed between its forward and its backward pass (a tensor, a number or an attribute "
