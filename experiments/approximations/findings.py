@@ -135,14 +135,14 @@ def rows(record: Record) -> list[list[str]]:
                 cosines = [
                     _number(float(np.mean([cell.mean(f"cosine_{share}") for cell in both]))) for share in (10, 50, 90)
                 ]
-                down = f"{np.mean([cell.mean('downhill') for cell in both]):.0%}"
+                down = _number(float(np.mean([cell.mean("downhill") for cell in both])), ".0%")
                 lines.append([label, method, *speed, *cosines, down, *(with_interval(cell) for cell in both)])
     return lines
 
 
-def _number(value: float) -> str:
-    """Of a cosine; none where the exact gradient is zero."""
-    return f"{value:.2f}" if value == value else "-"
+def _number(value: float, form: str = ".2f") -> str:
+    """Of cosines; none where the exact gradient is zero."""
+    return format(value, form) if value == value else "-"
 
 
 def in_words(ratio: float) -> str:
@@ -193,13 +193,12 @@ def of_family(label: str, found: dict[tuple[str, str, str], Cell]) -> str:
     for regime in REGIMES:
         mine = [cell for cell in found.values() if (cell.label, cell.regime) == (label, regime)]
         mine = sorted((cell for cell in mine if cell.method != "exact"), key=lambda cell: cell.ratio)
-        sides = {"below the exact gradient": "lower", "above": "higher"}
-        said = [
-            f"{words}: " + (", ".join(f"{x.method} ({in_words(x.ratio)})" for x in mine if getattr(x, side)) or "none")
-            for words, side in sides.items()
-        ]
-        parts.append(f"with {regime} {'; '.join(said)}")
-    return f"{label}: {'. '.join(parts)}."
+        lower, higher = ([x for x in mine if getattr(x, side)] for side in ("lower", "higher"))
+        below, above = (
+            ", ".join(f"{x.method} ({in_words(x.ratio)})" for x in some) or "none" for some in (lower, higher)
+        )
+        parts.append(f"With {regime}, below the exact gradient: {below}; above it: {above}.")
+    return f"{label}. {' '.join(parts)}"
 
 
 def worth_it(found: dict[tuple[str, str, str], Cell]) -> str:
@@ -334,7 +333,7 @@ def _draw_savings(ax: Any, cheap: list[list[Cell]], theme: Theme) -> None:
 def _draw_cosines(ax: Any, cheap: list[list[Cell]], theme: Theme) -> None:
     """The distribution of the cosine in each regime: dark in the first, light in the second."""
     for i, row in enumerate(cheap):
-        for j, (cell, colour) in enumerate(zip(row, (BLUE, SKY), strict=True)):
+        for j, (cell, colour) in enumerate(zip(row, (BLUE, SKY), strict=False)):  # no cells of a linear program
             at = i + 0.24 * (2 * j - 1)
             lowest, low, middle, high, highest = (cell.mean(f"cosine_{share}") for share in QUANTILES)
             ax.plot([lowest, highest], [at, at], color=colour, linewidth=1.2)

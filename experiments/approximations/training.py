@@ -91,7 +91,7 @@ class Learner:
         except SolverError:
             self.lost = True
             return math.inf
-        self.cosines.append(cosine(g, g_hat))
+        self.cosines.append(cosine(g, g_hat) * (math.nan if self.family.flat else 1.0))  # with zero there is none
         return losses[0].mean().item()
 
     def _loss(self) -> Tensor:
@@ -152,6 +152,6 @@ def _run(learner: Learner, losses: list[float]) -> dict[str, Any]:
         "steps": steps,
         **times,
         **dict(zip(map("cosine_{}".format, QUANTILES), cosines.quantile(shares).tolist(), strict=True)),
-        "downhill": (cosines > 0).double().mean().item(),
+        "downhill": math.nan if cosines.isnan().all() else (cosines > 0).double().mean().item(),
         "curve": {"look": list(range(len(losses))), "loss": losses, "cosine": medians},
     }

@@ -311,8 +311,8 @@ def test_words_follow_the_data() -> None:
     assert said[3].endswith("in how many above: unconstrained 1 and 0 of 1; identity 0 and 0 of 1.")
     assert "in 4 of 12 runs" in said[5]  # those of the first two seeds fell from 3
     assert said[6] == (
-        "cone, n = 2: with targets that can be met below the exact gradient: unconstrained (0.25); above: none. "
-        "with targets that cannot be met below the exact gradient: unconstrained (0.25); above: none."
+        "cone, n = 2. With targets that can be met, below the exact gradient: unconstrained (0.25); above it: none. "
+        "With targets that cannot be met, below the exact gradient: unconstrained (0.25); above it: none."
     )
     assert len(said) == 7
     first, second = findings.rows(record)
@@ -344,16 +344,17 @@ def test_one_bad_seed_is_no_success() -> None:
 
 
 def test_the_command_leaves_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = [SMALL["sphere"], SMALL["softmax"]]
+    some = [SMALL["sphere"], SMALL["softmax"], SMALL["choice, linear"]]
     for module in (approximations, training):
         monkeypatch.setattr(module, "families", lambda _: some, raising=False)
     assert command(tmp_path, "approximations", "--quick") == 0
     place = tmp_path / "approximations"
     assert (place / "approximations.png").read_bytes().startswith(b"\x89PNG")
     rows = read_csv(place / "approximations.csv")
-    assert len(rows) == 2 * len(REGIMES) * (6 + 5) * len(RATES)  # seeds, regimes, methods
-    assert {row["method"] for row in rows} == {*METHODS[:4], "LPGD", "adaptive"}
-    assert all(float(row["last_loss"]) > 0 for row in rows)
+    assert len(rows) == 2 * len(REGIMES) * (6 + 5 + 4) * len(RATES)  # seeds, regimes, methods
+    assert {row["method"] for row in rows} == {*METHODS[:4], "LPGD", "adaptive", "smoothed"}
+    assert all(float(row["last_loss"]) >= 0 for row in rows)
+    assert {row["cosine_50"] for row in rows if row["family"] == "choice, linear"} == {"nan"}
     monkeypatch.setattr(report, "LONG", 1)
     assert command(tmp_path, "report") == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
