@@ -56,7 +56,7 @@ EXPORT const char* registers_allocate(
 }
 
 EXPORT const char* tape_make(
-    const Count* kinds, const Count* ends, Count runs, const Count* a, const Count* b, const Count* c, const Count* d,
+    const Count* kinds, const Count* ends, Count runs, Count prologue, const Count* a, const Count* b, const Count* c, const Count* d,
     Count count, Count size, const double* constants, Count constant_count, const Count* own, Count own_count,
     Count own_width, const Count* shared, Count shared_count, Count shared_width, const Count* outputs,
     Count output_count, const Count* offsets, Count offset_count, Count dense, Count m, Count k, const Plan* plan,
@@ -67,6 +67,7 @@ EXPORT const char* tape_make(
         require(runs >= 0 && count >= 0 && constant_count >= 0, "an array of a negative length");
         Count begin = 0;
         for (Count n = 0; n < runs; begin = ends[n++]) x->runs.push_back({static_cast<Kind>(kinds[n]), begin, ends[n]});
+        x->prologue = prologue;
         auto as = places<std::uint32_t>(a, count), bs = places<std::uint32_t>(b, count);
         auto cs = places<std::uint32_t>(c, count), ds = places<std::uint32_t>(d, count);
         x->instructions.resize(as.size());
