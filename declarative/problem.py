@@ -28,7 +28,7 @@ from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
 from .user.bounds import Bounds
 from .user.functions import UserFunction
-from .user.normalisation import put_together_for
+from .user.normalisation import PutTogether
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -162,19 +162,20 @@ class Batch:
                 same = same & near.flatten(1).all(-1)
         return same
 
-    def in_double(self) -> Batch:
-        """The same instances in double precision, unless the functions hold constants that do not mix with it."""
-        if all(x.dtype == torch.float64 for x in self.xs if x.is_floating_point()):
-            return self
+    def in_double(self, dtype: torch.dtype) -> tuple[Batch, torch.dtype]:
+        """The same instances in double precision, and that; or themselves and the precision that they are in.
+
+        They stay as they are where the functions hold constants that do not mix with double precision.
+        """
+        if dtype == torch.float64:
+            return self, dtype
         double = self.to(torch.float64)
         u = torch.ones(self.size, self.m, dtype=torch.float64, device=self.xs[0].device)
         try:
             double.values(u)
-        except RuntimeError as error:
-            if "dtype" in str(error) or "scalar type" in str(error):  # such as a product with a float32 matrix
-                return self
-            raise
-        return double
+        except RuntimeError:  # such as of a product with a float32 matrix
+            return self, dtype
+        return double, torch.float64
 
     # The functions of one problem, and their derivatives.
 
@@ -250,7 +251,7 @@ class Batch:
         """The function of one problem as one of a batch and its rows."""
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
-            with without_vmap_warnings(), put_together_for((*rows, *batch.xs)):
+            with without_vmap_warnings(), PutTogether():
                 return in_grad_mode(torch.vmap(function, in_dims=self._dims(*rows)), *rows, *batch.xs)
 
         return evaluated
@@ -399,6 +400,8 @@ class Batch:
 
     def product(self, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
         """H z + A' s."""
+        if self.evaluator is None and is_plain((u, multipliers, z, s, *self.xs)):
+            return expansion.product(self, u, multipliers, z, s)
         return self._mapped(self._product, u, multipliers, z, s)
 
     def curvatures(self, u: Tensor, multipliers: Tensor | None, directions: Tensor) -> Tensor:  # (size, count, m)
@@ -440,7 +443,7 @@ class Batch:
                 return paired.sum()
 
             gradient: Callable[..., tuple[Tensor, ...]] = torch.func.grad(total, tuple(range(len(chosen))))
-            with put_together_for((u, lam, z, s, *batch.xs)):
+            with PutTogether():
                 return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch

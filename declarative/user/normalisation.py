@@ -2,14 +2,14 @@
 
 A second derivative of a solution takes third derivatives of the functions. Those of ``layer_norm``, ``instance_norm``
 and ``batch_norm`` (and second ones of ``weight_norm``) are wrong in torch, in plain autograd too: what a backward pass
-saves of the mean and the variance counts as a constant in the pass after the next. And ``batch_norm`` in evaluation,
-which is nothing but a scale and an offset, has a backward pass that recordings cannot make smaller.
+saves of the mean and the variance counts as a constant in the pass after the next. And there are no rules to map the
+second derivatives of ``layer_norm``, nor can recordings make those of ``batch_norm`` in evaluation smaller, which is
+nothing but a scale and an offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,12 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..torchside import is_plain, weight_norm
-
-
-def put_together_for(tensors: Sequence[Tensor | None]) -> AbstractContextManager[object]:
-    """Normalisations as they have to be where what is computed from these tensors may be differentiated again."""
-    return nullcontext() if is_plain(tensors) else PutTogether()
+from ..torchside import weight_norm
 
 
 class PutTogether(TorchFunctionMode):

@@ -97,9 +97,48 @@ def test_second_derivatives_by_normalised_weights(x):
     assert torch.autograd.gradgradcheck(solved, (x, *weights), atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
-def test_a_weight_norm_of_the_unknown_is_refused(x):
-    with pytest.raises(ValueError, match=r"weight norm of torch, whose second derivative is wrong: write v \*"):
-        node_with(lambda v: torch._weight_norm(v, v[:, :1].exp(), 0))(x)
+ONLY_ONCE = {
+    "weight_norm": lambda v: torch._weight_norm(v, v[:, :1].exp(), 0),
+    "cdist": lambda v: torch.cdist(v, torch.ones_like(v)),
+    "pdist": functional.pdist,
+    "hardsigmoid": functional.hardsigmoid,
+    "multi_margin_loss": lambda v: functional.multi_margin_loss(v, torch.tensor([0, 2])),
+    "scaled_dot_product_attention": lambda v: functional.scaled_dot_product_attention(*3 * (v.view(1, 1, 2, 3),)),
+}
+
+
+@pytest.mark.parametrize("name", ONLY_ONCE)
+def test_what_has_no_second_derivative_is_refused(name, x):
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum() + ONLY_ONCE[name](u.view(2, 3)).sum(), start=6)
+    with pytest.raises(ValueError, match=rf"objective depends on u through {name}, of which torch has no second deri"):
+        node(x)
+    other = DeclarativeNode(lambda x, u: (u - x).square().sum() + ONLY_ONCE[name](x.view(2, 3)).sum(), start=6)
+    assert relative(other(x.detach()), x) < 1e-8  # of the input alone it is none of u
+
+
+def test_attention_by_the_remedy(x):
+    def objective(x, u):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return (u - x).square().sum() + ONLY_ONCE["scaled_dot_product_attention"](u.view(2, 3)).sin().sum() / 5
+
+    assert torch.autograd.gradcheck(DeclarativeNode(objective, start=6), x, atol=1e-6)
+
+
+def test_a_constraint_by_layer_norm(x):
+    weight = WEIGHT.float()  # captured, so that what is called cannot be evaluated in double precision
+
+    def level(x, u):
+        return functional.layer_norm(u.view(2, 3), (3,), weight.to(u)).pow(3).sum() - 0.1 * x.sum()
+
+    node = DeclarativeNode(lambda x, u: (u - x).square().sum(), level, start=lambda x: x)
+    assert torch.autograd.gradcheck(node, x, atol=1e-6)
+    single = DeclarativeNode(
+        node.spec.plan.problem.objective.written,
+        lambda x, u: functional.layer_norm(u.view(2, 3), (3,), weight).pow(3).sum() - 0.1 * x.sum(),
+        start=lambda x: x,
+    )
+    y = single(x.float())
+    assert relative(y.double(), node(x)) < 1e-3
 
 
 class Evaluated(nn.Module):

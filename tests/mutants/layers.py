@@ -93,9 +93,9 @@ TRANSPORT = [
         ("problems/test_problems_transport.py::test_entries_that_underflow_have_finite_derivatives",),
     ),
     Mutant(
-        "scaling._iterate",
-        "right_u + excess * right_u * (right_u / u - 1)",
-        "right_u",
+        "sinkhorn.hpp",
+        "x[i] = right[i] + excess * right[i] * (right[i] / x[i] - 1);",
+        "x[i] = right[i];",
         "compiled steps of Sinkhorn's are not longer",
         ("problems/test_problems_transport.py::test_compiled_iterations_are_those_of_torch",),
     ),

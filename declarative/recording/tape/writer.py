@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.jit import Floats
-from . import kinds
-from .machine import Program, Registers, allocate
+from ...kernels import kinds
+from ...kernels.machine import Floats, Program, Registers, allocate
 
 ZERO = 0  # the register that is always zero
 LONGEST = 3_000_000  # instructions
@@ -269,6 +268,8 @@ class Writer:
             shared=read[1],
             outputs=place[wanted[1:]],
             offsets=np.cumsum([0, *(x.size for x in outputs)], dtype=np.int64),
+            own_width=len(own),
+            shared_width=len(shared),
         )
 
 
