@@ -110,13 +110,26 @@ def test_a_captured_tensor_of_another_precision_is_traced_anew():
     assert relative(node(x), 5 * x) < 1e-12
 
 
-def test_a_captured_tensor_of_another_shape_is_not_replayed():
-    scale, x = torch.ones(2, dtype=DOUBLE), randn(4, 3)
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32], ids=["tape", "graph"])
+def test_inputs_of_another_shape_are_not_replayed_by_the_same_recording(dtype):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).pow(4).sum() + u.sum(), solver=lambda x: x - 0.25 ** (1 / 3), record=True
+    )
+    for shape in ((4, 3), (4, 5), (7, 3), (4, 3)):
+        x = randn(*shape).to(dtype).requires_grad_()
+        y = node(x)
+        assert relative(y.detach(), x.detach() - 0.25 ** (1 / 3)) < 1e-6
+        assert relative(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(x)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32], ids=["tape", "graph"])
+def test_a_captured_tensor_of_another_shape_is_not_replayed(dtype):
+    scale, x = torch.ones(2, dtype=dtype), randn(4, 3).to(dtype)
     node = DeclarativeNode(
         lambda x, u: (u - scale.sum() / len(scale) * x).square().sum(), solver="newton", start=3, record=True
     )
     node(x)
-    scale.data = torch.ones(4, dtype=DOUBLE)
+    scale.data = torch.ones(4, dtype=dtype)
     with pytest.raises(RecordingError, match="have changed"):
         node(x)
 

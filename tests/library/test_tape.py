@@ -348,7 +348,10 @@ def test_a_tape_solves_sparse_systems(count):
 
 
 def test_a_system_that_is_not_definite_is_not_trusted():
-    hessian, jacobian, active, r, t = dense_systems(6)
+    hessian, jacobian, active, r, t = dense_systems(7)
+    hessian[6], active[6] = torch.eye(4, dtype=DOUBLE), False
+    hessian[6, 0, 1] = hessian[6, 1, 0] = 1 - 2**-31  # nearly singular, though this side is solved without rounding
+    r[6] = torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=DOUBLE)
     hessian[2] = -hessian[2]  # curves down
     jacobian[3, 1] = jacobian[3, 0]  # depends
     active[3] = True
@@ -358,8 +361,8 @@ def test_a_system_that_is_not_definite_is_not_trusted():
     def function(hessian, jacobian, active, r, t):
         return DENSE.solve_active(hessian, jacobian, active, (r, t))
 
-    for z, s, trusted in (tape_of(function, *given)(given, 6), function(*given)):
-        assert trusted.tolist() == [True, True, False, False, False, True]
+    for z, s, trusted in (tape_of(function, *given)(given, 7), function(*given)):
+        assert trusted.tolist() == [True, True, False, False, False, True, False]
         assert not z[~trusted].any()
         assert not s[~trusted].any()
 

@@ -103,6 +103,27 @@ SPARSE = [
         ("library/test_sparse_nodes.py::test_twins_agree[all inactive-False]",),
     ),
     Mutant(
+        "expansion.product",
+        "(s * values).sum()",
+        "0 * (s * values).sum()",
+        "the pattern is checked without the constraints",
+        ("library/test_sparse_nodes.py::test_twins_agree",),
+    ),
+    Mutant(
+        "structure_at",
+        "structure if bool(_probe_diagonal(batch, u, given)[1]) else 'dense'",
+        "structure",
+        "a dense Hessian is never judged at a glance",
+        ("library/test_structure.py::test_a_dense_hessian_is_judged_at_a_glance",),
+    ),
+    Mutant(
+        "_rows_alone",
+        "torch.stack(rows, -2)",
+        "torch.stack(rows, -1)",
+        "rows of a Jacobian that are found alone are columns",
+        ("library/test_derivatives.py::test_rows_that_are_found_alone_are_the_same",),
+    ),
+    Mutant(
         "SparseFactorisation.curvature",
         "torch.where(convex, 1, -1)",
         "torch.where(convex, 1, 1)",
@@ -118,7 +139,7 @@ SPARSE = [
     ),
     Mutant(
         "holds",
-        "not bool(batch.evaluate('misses', _has_other_entries, u, multipliers, z, s, by_problem=True).any())",
+        "not bool(batch.evaluate('misses', _has_other_entries, *rows, by_problem=True).any())",
         "True",
         "a pattern that does not hold is not noticed",
         ("library/test_sparse_nodes.py::test_a_pattern_that_does_not_hold_any_more_is_told_and_left",),
