@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -15,18 +15,23 @@ from .problem import Batch, Function, Problem, flat
 from .solution import Status
 from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions, without_vmap_warnings
 from .user.bounds import Bounds
-from .user.functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .user.functions import UserFunction, as_written, count_weights, functions_of, has_objective, nesting_of
 from .user.messages import (
     BUFFERS,
     IN_PLACE,
+    LEAVES_TORCH,
     NO_SECOND_DERIVATIVE,
     NO_WAY_TO_U,
+    NUMPY,
+    VALUE,
+    by_numpy,
     captured_message,
     corners_message,
     equations_message,
     explain,
     steps_message,
 )
+from .user.mixing import Mixing
 
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
@@ -92,11 +97,6 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int, 
             raise ValueError(
                 f"objective must return a scalar for one problem, but returned shape {tuple(shape)}: sum it."
             )
-        if len(shape) > 1:
-            raise ValueError(
-                f"{name} must return a vector or a scalar for one problem, but returned shape {tuple(shape)}: "
-                "flatten it."
-            )
         if name != "objective":
             counts[name] = math.prod(shape)
     if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
@@ -145,19 +145,37 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
     returned: list[object] = []
 
     def noted(*arguments: Tensor) -> Tensor:
+        if mixing is not None:
+            mixing.begin(arguments)
         returned.append(function(*arguments))
         return returned[0] if isinstance(returned[0], Tensor) else arguments[-1]
 
-    with torch.enable_grad(), without_vmap_warnings(), _explained(batch, name, function, u.dtype):
+    mixing = _watched(batch, name, function)
+    explained = _explained(batch, name, function, u.dtype)
+    with torch.enable_grad(), without_vmap_warnings(), explained, mixing or nullcontext():
         (value,) = map_rows(lambda *arguments: (noted(*arguments),), (*batch.in_dims, 0), *watched)
     if not isinstance(returned[0], Tensor):
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
         raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")
+    if mixing is not None:
+        mixing.tell()
     if versions(watched) != before:
         passed = len(xs) - count_weights(function)
         buffers = versions(xs[passed:]) != before[passed:-1]
         raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
+
+
+def _watched(batch: Batch, name: str, function: Function) -> Mixing | None:
+    """What watches a function with one unknown the first time that it is called for inputs of such shapes."""
+    if not isinstance(function, UserFunction) or function.nesting is not None or batch.size < 2:
+        return None
+    key = tuple(x.shape for x in batch.xs)
+    if key in function.mixed:
+        return None
+    function.mixed.add(key)
+    pairs = list(zip(batch.xs, batch.in_dims, strict=True))[: len(batch.xs) - count_weights(function)]
+    return Mixing(name, [None if dim is None else x.shape for x, dim in pairs], batch.size)
 
 
 @contextmanager
@@ -168,6 +186,10 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
+        if by_numpy(error):
+            raise TypeError(f"{name} {NUMPY}") from error
+        if re.search(LEAVES_TORCH, str(error)):
+            raise ValueError(f"{name} {VALUE}") from error
         passed = len(batch.xs) - count_weights(function)
         shapes = map(tuple, shapes_of_one(batch.xs[:passed], batch.in_dims))
         unknown = nesting_of(function) or tuple(batch.shape)

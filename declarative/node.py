@@ -86,7 +86,7 @@ class DeclarativeNode(nn.Module):
             operations every time. They are then traced in the first call of a shape and replayed after that, which
             saves most of Python's overhead. Tensors that they capture are read anew in every call; Python values
             (numbers, branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are
-            called. ``"inductor"`` has torch compile what the kernels of the extra ``accelerate`` cannot do: a shape
+            called. ``"inductor"`` has torch compile what the compiled core cannot do: a shape
             then takes seconds to a minute when it is first met; the result is kept on disk.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several

@@ -400,6 +400,8 @@ class Batch:
 
     def product(self, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
         """H z + A' s."""
+        if self.evaluator is None and is_plain((u, multipliers, z, s, *self.xs)):
+            return expansion.product(self, u, multipliers, z, s)
         return self._mapped(self._product, u, multipliers, z, s)
 
     def curvatures(self, u: Tensor, multipliers: Tensor | None, directions: Tensor) -> Tensor:  # (size, count, m)

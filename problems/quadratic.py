@@ -85,7 +85,7 @@ class QuadraticProgram(Layer):
 
         minimise u' Q u / 2 + q' u   subject to   A u = b and G u <= h.
 
-    Where Q is definite, the active set is found by a dual method, in compiled code if Numba is there; what that leaves
+    Where Q is definite, the active set is found by a dual method, in compiled code; what that leaves
     open is solved by a batched interior-point method, and finished on the active set, to rounding. Only the symmetric
     part of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
 

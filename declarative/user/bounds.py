@@ -16,6 +16,10 @@ from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
 WARM_PUSH = 1e-6  # the same for a start that is the solution of a problem nearby, multipliers included
+PAIRS = (
+    "bounds has a pair for each unknown, as SciPy's have. Here it is one pair, (lower, upper), of numbers for all "
+    "unknowns or tensors of u's shape, such as bounds=(torch.zeros(3), torch.ones(3))."
+)
 ONE = "a number, a tensor of u's shape, None, or a function (*xs) of the inputs of one problem"
 
 
@@ -59,7 +63,7 @@ class Side:
         if value is None:
             return self.sign * math.inf
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"the {self.name} bound must be {ONE}, but is {value!r}.")
+            raise TypeError(_misfit(self, value))
         return float(value)
 
     def _joined(self, value: object, like: Tensor) -> Tensor:
@@ -148,6 +152,9 @@ class Bounds:
         """
         if bounds is None:
             return None
+        pairs = [isinstance(one, tuple | list) and len(one) == 2 for one in bounds] if isinstance(bounds, list) else []
+        if pairs and all(pairs):
+            raise TypeError(PAIRS)
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
             raise TypeError(f"bounds must be a pair (lower, upper), each {ONE}, but is {bounds!r}.")
         sides = [Side(sign, value) for sign, value in zip((-1, 1), bounds, strict=True) if value is not None]
@@ -260,4 +267,10 @@ def _check(side: Side) -> None:
             f"bound a function of it, such as bounds=(lambda x, low: low, None)."
         )
     if not (callable(value) or isinstance(value, Tensor | int | float | dict | tuple)) or isinstance(value, bool):
-        raise TypeError(f"the {side.name} bound must be {ONE}, but is {value!r}.")
+        raise TypeError(_misfit(side, value))
+
+
+def _misfit(side: Side, value: object) -> str:
+    """What is wrong with a bound that is none of what it may be."""
+    remedy = "" if isinstance(value, str | bool) else " torch.tensor(...) makes a tensor of numbers."
+    return f"the {side.name} bound must be {ONE}, but is {value!r}.{remedy}"

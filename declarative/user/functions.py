@@ -39,6 +39,7 @@ class UserFunction:
         squares: whether it returns residuals, and the objective is half the sum of their squares.
         returned: how the constraints were nested that the user's function has returned, by the shapes of its arguments.
             A cache: what is recorded is called but once.
+        mixed: the shapes of arguments that have been looked at for tensors that broadcast; so that it is said once.
     """
 
     name: str
@@ -47,6 +48,7 @@ class UserFunction:
     weights: Weights | None = None
     squares: bool = False
     returned: dict[Hashable, Nesting] = field(default_factory=dict, compare=False, repr=False)
+    mixed: set[Hashable] = field(default_factory=set, compare=False, repr=False)
 
     def __call__(self, *arguments: Tensor) -> Any:
         if self.squares:
@@ -91,7 +93,8 @@ class UserFunction:
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
-        if isinstance(value, Tensor) or not (is_nested(value) or isinstance(value, list)):
+        vector = isinstance(value, Tensor) and value.dim() <= 1
+        if vector or not (isinstance(value, Tensor | list) or is_nested(value)):
             self.returned.pop(shapes, None)
             return value
         now, before = Nesting.of(value, self.name), self.returned.get(shapes)

@@ -365,9 +365,9 @@ def test_rounding_is_not_taken_for_a_change():
 
 @pytest.fixture(params=["called", "graph", "tape"])
 def record(request, monkeypatch):
-    """How functions are evaluated: what is recorded is run as a tape, if Numba is there, or operation by operation."""
+    """How functions are evaluated: what is recorded is run as a tape, if there is a core, or by operations."""
     if request.param == "graph":
-        monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+        monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     return request.param != "called"
 
 

@@ -346,6 +346,20 @@ def test_an_unbounded_program_is_not_called_infeasible(generic):
     assert not {Status.CONVERGED, Status.INFEASIBLE} & set(solution.status)
 
 
+@pytest.mark.parametrize("far", [1e8, 1e14, 1e16])
+def test_a_point_that_ran_away_is_no_solution(far):
+    """Where a slope that nothing balances is lost in the rounding errors of large terms."""
+    Q, q, *_ = unbounded_programs(200, 3, 1)
+    along = torch.linalg.eigh(Q).eigenvectors[..., 0]  # the flat direction
+    nearest = -(torch.linalg.pinv(Q, hermitian=True, rtol=1e-10) @ q.unsqueeze(-1)).squeeze(-1)
+    node = DeclarativeNode(
+        lambda Q, q, place, u: u @ Q @ u / 2 + q @ u,  # noqa: ARG005
+        solver=lambda Q, q, place: place,  # noqa: ARG005
+        on_failure="mask",
+    )
+    assert not solved(node, Q, q, nearest + far * along).converged.any()
+
+
 # Solved problems that were refused
 
 

@@ -93,9 +93,9 @@ TRANSPORT = [
         ("problems/test_problems_transport.py::test_entries_that_underflow_have_finite_derivatives",),
     ),
     Mutant(
-        "scaling._iterate",
-        "right_u + excess * right_u * (right_u / u - 1)",
-        "right_u",
+        "sinkhorn.hpp",
+        "x[i] = right[i] + excess * right[i] * (right[i] / x[i] - 1);",
+        "x[i] = right[i];",
         "compiled steps of Sinkhorn's are not longer",
         ("problems/test_problems_transport.py::test_compiled_iterations_are_those_of_torch",),
     ),
@@ -421,6 +421,20 @@ PROJECTIONS = [
         "u = torch.cat([u, x], -1)",
         "points that are nobody's neighbours are never joined",
         ("problems/test_small_faults.py::test_truncated_pooling_is_at_the_global_minimum",),
+    ),
+    Mutant(
+        "total_penalty",
+        "(u * scale - x * scale).abs()",
+        "scale * (u - x).abs()",
+        "rounding errors of forces that cancel look like a slope",
+        ("problems/test_small_faults.py::test_huber_pooling_of_points_far_apart_is_in_the_middle",),
+    ),
+    Mutant(
+        "robust._middle",
+        "low / 2 + high / 2",
+        "low",
+        "of many solutions of a Huber penalty the first is taken",
+        ("problems/test_small_faults.py::test_huber_pooling_of_points_far_apart_is_in_the_middle",),
     ),
     Mutant(
         "least_squares._rows",

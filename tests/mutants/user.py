@@ -55,6 +55,29 @@ USER = [
         ("library/test_check.py::test_where_nothing_was_solved_no_line_passes_by_chance[sparse]",),
     ),
     Mutant(
+        "Mixing._look",
+        "passed == u",
+        "False",
+        "one problem is taken for a batch of scalars without a word",
+        (
+            "library/test_misuse.py::test_tensors_that_broadcast_against_the_unknown_are_told_once[one problem taken for three]",
+        ),
+    ),
+    Mutant(
+        "boundary._watched",
+        "function.mixed.add(key)",
+        "pass",
+        "what broadcasts is told in every call",
+        ("library/test_misuse.py::test_tensors_that_broadcast_against_the_unknown_are_told_once[in a constraint]",),
+    ),
+    Mutant(
+        "UserFunction._flat",
+        "value.dim() <= 1",
+        "value.dim() <= 2",
+        "the multipliers of a matrix of constraints are a vector",
+        ("library/test_misuse.py::test_a_matrix_of_constraints_has_multipliers_like_it",),
+    ),
+    Mutant(
         "as_one_step",
         "'torch._dynamo' not in sys.modules",
         "True",

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from ...linear.dense_kernel import LARGEST
+from ...kernels import kinds
+from ...kernels.dense_systems import LARGEST
+from ...kernels.machine import Registers, Systems, same
 from ...linear.sparse.layout import analysis_of
 from ...torchside import is_fixed
 from ..trace import RESHAPED_IN_PLACE, SHAPE_ONLY, STATED, Trace, is_literal, trace
-from . import kinds
-from .machine import Registers
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
-from .systems import Systems, same
 from .tape import Tape
 from .writer import NotLowered, Writer
 
