@@ -16,7 +16,14 @@ from .errors import NumericalWarning
 from .fingerprint import Fingerprint
 from .inputs import InDims
 from .linear import DENSE, by_rows
-from .optimality import Assessment, assess, optimality_tolerance, slopes_to_the_sides
+from .optimality import (
+    Assessment,
+    asks_for_a_look,
+    assess,
+    is_unsteady,
+    optimality_tolerance,
+    slopes_to_the_sides,
+)
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
@@ -24,7 +31,7 @@ from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
 from .user.bounds import PUSH, WARM_PUSH
-from .user.messages import on_corner_message
+from .user.messages import on_corner_message, unsteady_message
 from .user.starts import Start, default_points, initial_points
 
 
@@ -119,6 +126,8 @@ def solve(
         if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
             batch = _densely(call.plan, batch)
             raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
+        if own is None:
+            found = with_steadiness(batch, raw, found, call.plan, call.differentiable)
         codes, failed = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
         if batch.problem.bounds is not None:
             within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
@@ -169,6 +178,23 @@ def _solve_and_assess(
     own = plan.solver.assess(batch, raw)
     found = own or raw.assessment or assess_in_double(batch, raw, plan, flat(starts[0]))
     return raw, own, with_corners(batch, raw, found, plan) if batch.corners else found
+
+
+def with_steadiness(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan, differentiable: bool) -> Assessment:
+    """The verdict, with a second look at solutions whose derivatives may not be what they are at the point."""
+    asked = torch.zeros_like(raw.codes, dtype=torch.bool) if found.flat is None else found.flat
+    if differentiable:
+        asked = asked | asks_for_a_look(raw.y, found.step, raw.iterations)
+    if found.step is None or not bool(asked.any()):
+        return found
+    rows = (asked & found.solved(raw.y.dtype)).nonzero().flatten()
+    if not len(rows):
+        return found
+    dtype, part = raw.y.dtype, batch.without_constants().select(rows)
+    double, wide = part.in_double(dtype)
+    u, multipliers, step = (x[rows].to(wide) for x in (raw.y, found.multipliers, found.step))
+    seen = is_unsteady(double, u, multipliers, found.active[rows], step, dtype, plan.structure)
+    return dataclasses.replace(found, unsteady=torch.zeros_like(asked).index_put((rows,), seen))
 
 
 def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
@@ -438,6 +464,8 @@ def _report(call: Call, batch: Batch, solution: Solution, found: Assessment, fai
         if bent:
             message = on_corner_message(bent, level, call.size, batch.corners)
             warnings.warn(message, NumericalWarning, stacklevel=2)
+    if found.unsteady is not None and (unsteady := int((found.unsteady & solution.converged).sum())):
+        warnings.warn(unsteady_message(unsteady, call.size), NumericalWarning, stacklevel=2)
     if not batch.q or not call.differentiable or not call.kinks:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())

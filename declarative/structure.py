@@ -26,6 +26,7 @@ from .linear import (
     MatrixFreeSystem,
     System,
 )
+from .linear.correction import BALANCED, Equations, unsolved
 from .linear.directions import random_directions
 from .linear.sparse import NoPattern, SparseLayout, pattern_of_slope
 from .problem import Batch
@@ -133,6 +134,11 @@ class Point:
         def pulled(batch: Batch, u: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             multipliers, active, hessian, jacobian, v, w = rest
             z, s, trusted = batch.layout.solve_active(hessian, jacobian, active, (v, w))
+            rows = batch.layout.jacobian.scale_rows(jacobian, active.to(v.dtype))
+            equations = Equations(batch.layout.hessian, hessian, batch.layout.jacobian, rows, (~active).to(v.dtype))
+            right = v, torch.where(active, w, 0.0)
+            error = unsolved(equations.left(z, s, *right), equations.terms(z, s, *right))
+            trusted = trusted & (error <= BALANCED * torch.finfo(v.dtype).eps)
             return trusted, *batch.pullback(u, multipliers, z, s, wanted)
 
         rows = (self.u, self.multipliers, self.active, hessian, jacobian, v, w)

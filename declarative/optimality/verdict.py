@@ -123,6 +123,8 @@ def assess(
         doubted = (good & near).unsqueeze(-1) & here.is_short_by_energy_alone(newton_step, dtype)
         good = good & ~nears_infimum(batch, terms, multipliers, active, newton_step, doubted)
         distance = torch.where(good, distance, torch.inf)
+        flat = good & near & (factors.curvature() == 0)
+        return replace(_concluded(here, step, change, found._replace(distance=distance), dtype), flat=flat)
     return _concluded(here, step, change, found._replace(distance=distance), dtype)
 
 

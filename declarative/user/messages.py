@@ -150,6 +150,16 @@ def on_corner_message(count: int, level: int, size: int, corners: Sequence[str])
     )
 
 
+def unsteady_message(count: int, size: int) -> str:
+    """That solutions are so to second order only, or derivatives change too fast near them."""
+    return (
+        f"{count} of {size} problems have a solution where the Hessian is singular, or as good as that: it is a "
+        "minimum to second order only, and curvature there changes by as much as it is within the accuracy of the "
+        "solution. The derivative is not known, and may be infinite: as that of the minimum of u^4 + x u at x = 0. A "
+        "small quadratic term in the objective makes the problem regular."
+    )
+
+
 def equations_message(count: int, unknowns: int) -> str:
     """That equations without an objective do not determine a point."""
     many = "of their squares, lambda x, u: h(x, u).square().sum()"

@@ -147,8 +147,7 @@ def test_more_constraints_than_unknowns():
     )
     x = torch.tensor([0.5, 2.0], dtype=DOUBLE, requires_grad=True)
     y = node(x)
-    with pytest.warns(NumericalWarning, match="singular"):
-        (g,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)
+    (g,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)
     assert torch.allclose(g, torch.ones(2, dtype=DOUBLE), rtol=1e-10)
 
 
