@@ -54,6 +54,11 @@ PENALTIES = {
 
 def total_penalty(x: Tensor, scale: Number, u: Tensor, penalty: str) -> Tensor:
     """sum_i phi(u - x_i)."""
+    if (
+        penalty == "huber"
+    ):  # in units of the scale forces of points far away are 1 and -1, which cancel without rounding
+        near, far = (u - x).abs() <= scale, (u * scale - x * scale).abs() - scale * scale / 2
+        return torch.where(near, (u - x).square() / 2, far).sum()
     return PENALTIES[penalty].value(u - x, scale).sum()
 
 
@@ -76,8 +81,8 @@ class RobustPooling(Layer):
 
     Shapes: x (batch, m), scale () or (batch,) -> y (batch,).
 
-    Degenerate: a Huber solution without any point within ``scale`` is not unique; its gradient is zero, with a
-    :class:`NumericalWarning`.
+    Degenerate: a Huber solution without any point within ``scale`` is not unique; the middle of all is returned, and
+    its gradient is zero, with a :class:`NumericalWarning`.
 
     Args:
         penalty: a name from the table.
@@ -141,7 +146,22 @@ def _centre(*xs: Tensor, penalty: str, scalar: ScalarParameter) -> Tensor:  # (b
     else:  # reweighting creeps where a penalty is nearly an absolute value
         u = torch.cat([u, _bisected(x, scale, weight)], -1) if convex else u
     value = phi(u.unsqueeze(-1) - points, scale).sum(-1)
-    return u.gather(-1, value.argmin(-1, keepdim=True)).squeeze(-1)
+    best = u.gather(-1, value.argmin(-1, keepdim=True))
+    return (_middle(x, scale.squeeze(-1), best) if penalty == "huber" else best).squeeze(-1)
+
+
+def _middle(x: Tensor, scale: Tensor, u: Tensor) -> Tensor:  # (batch, m), (batch, 1) twice -> (batch, 1)
+    """The middle of all Huber solutions where no point is within the scale of them, else u.
+
+    They lie between the two median points. From their middle the objective rises to both sides alike; close to an end
+    it looks like the edge of a plateau.
+    """
+    half, rest = divmod(x.shape[-1], 2)
+    if rest:
+        return u
+    ordered = x.sort(-1).values
+    low, high = ordered[:, half - 1 : half] + scale, ordered[:, half : half + 1] - scale
+    return torch.where(low < high, low / 2 + high / 2, u)
 
 
 def _bisected(x: Tensor, scale: Tensor, weight: Residuals) -> Tensor:  # (batch, 1)

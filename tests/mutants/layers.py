@@ -423,6 +423,20 @@ PROJECTIONS = [
         ("problems/test_small_faults.py::test_truncated_pooling_is_at_the_global_minimum",),
     ),
     Mutant(
+        "total_penalty",
+        "(u * scale - x * scale).abs()",
+        "scale * (u - x).abs()",
+        "rounding errors of forces that cancel look like a slope",
+        ("problems/test_small_faults.py::test_huber_pooling_of_points_far_apart_is_in_the_middle",),
+    ),
+    Mutant(
+        "robust._middle",
+        "low / 2 + high / 2",
+        "low",
+        "of many solutions of a Huber penalty the first is taken",
+        ("problems/test_small_faults.py::test_huber_pooling_of_points_far_apart_is_in_the_middle",),
+    ),
+    Mutant(
         "least_squares._rows",
         "w.sqrt().unsqueeze",
         "w.unsqueeze",

@@ -91,3 +91,19 @@ def test_truncated_pooling_is_at_the_global_minimum(scale: float):
 
     best = torch.stack([height(u) for u in means]).amin(0)
     assert (height(RobustPooling("truncated", scale)(x)) <= best * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3, 1e6])
+def test_huber_pooling_of_points_far_apart_is_in_the_middle(size: float):
+    """Of the two median points, less the scale on either side: everything in between is a solution."""
+    x = size * randn(60, 6)
+    ordered = x.sort(-1).values
+    scale = 0.3 * (ordered[:, 3] - ordered[:, 2])
+    solution = RobustPooling("huber").solve(x, scale)
+    assert solution.converged.all()
+    assert relative(solution.y, (ordered[:, 2] + ordered[:, 3]) / 2) < 1e-12
+    x.requires_grad_()
+    y = RobustPooling("huber")(x, scale)
+    with pytest.warns(NumericalWarning):
+        (grad,) = torch.autograd.grad(y.sum(), x)
+    assert not grad.any()
