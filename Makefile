@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+QUICK := tests/test_architecture.py $(addprefix tests/library/test_, gradients.py statuses.py rules.py bounds.py)
 
-.PHONY: run run-full test lint bench field docs soak sweep mutants clean
+.PHONY: run run-full test quick lint bench gate field docs soak sweep mutants mutants-today clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
@@ -16,6 +17,10 @@ run-full: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
+# For the inner loop: one file of every kind, in less than a minute.
+quick: $(READY)
+	$(BIN)/python -m pytest -o addopts="" -n 2 --dist worksteal -q $(QUICK)
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -24,12 +29,17 @@ lint: $(READY)
 bench: $(READY) $(VENV)/.peers
 	$(BIN)/python -m experiments bench
 
-# Every library of optimisation layers on the same problems: at most an hour, and continued where it was.
+# Whether speed was lost since it was last kept, in a dozen ratios; on purpose: bench --accept "reason".
+gate: $(READY)
+	$(BIN)/python -m experiments bench --gate
+
+# Every library of optimisation layers on the same problems: at most two hours, and continued where it was.
 field: $(READY) $(VENV)/.field
 	$(BIN)/python -m experiments field
 
 docs: $(READY) $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/look.py site
 	@echo "written to site/index.html"
 
 sweep: $(READY)
@@ -38,13 +48,17 @@ sweep: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
 
+# A thirtieth of them, another one every day.
+mutants-today: $(READY)
+	$(BIN)/python -m tests.mutants --share 30
+
 soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py
 
 # Installed again only when what is to be installed has changed.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[accelerate,experiments,reference,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[experiments,reference,dev]"
 	touch $@
 
 # Peers of the benchmark. qpth works with the present numpy, but its metadata refuses it.

@@ -35,3 +35,7 @@ __all__ = [
     "compare",
     "conformance",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

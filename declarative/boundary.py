@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,19 +13,25 @@ from torch import Tensor
 from .inputs import first_problem, shapes_of_one
 from .problem import Batch, Function, Problem, flat
 from .solution import Status
-from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions
+from .torchside import has_tangent, in_transform, is_mapped, map_rows, rounding_mode, versions, without_vmap_warnings
 from .user.bounds import Bounds
-from .user.functions import as_written, count_weights, functions_of, has_objective, nesting_of
+from .user.functions import UserFunction, as_written, count_weights, functions_of, has_objective, nesting_of
 from .user.messages import (
     BUFFERS,
     IN_PLACE,
+    LEAVES_TORCH,
+    NO_SECOND_DERIVATIVE,
     NO_WAY_TO_U,
+    NUMPY,
+    VALUE,
+    by_numpy,
     captured_message,
     corners_message,
     equations_message,
     explain,
     steps_message,
 )
+from .user.mixing import Mixing
 
 GIVEN_UP = (Status.ITERATION_LIMIT, Status.STALLED, Status.NOT_OPTIMAL)
 Node = torch.autograd.graph.Node
@@ -45,7 +51,17 @@ CORNERS = frozenset(
 )
 """Operations whose first or second derivative jumps somewhere, or which jump themselves, likewise."""
 
+ONLY_ONCE = frozenset(
+    (
+        *("Cdist", "Pdist", "Hardsigmoid", "MultiMarginLoss", "MultilabelMarginLoss", "CtcLoss"),
+        *("ScaledDotProductFlashAttentionForCpu", "WeightNormInterface"),
+    )
+)
+"""Operations of which torch has no second derivative or, of the last one, a wrong one."""
+
 RENAMED = {
+    "ScaledDotProductFlashAttentionForCpu": "scaled_dot_product_attention",
+    "WeightNormInterface": "weight_norm",
     "PreluKernel": "prelu",
     "ClampMin": "clamp",
     "ClampMax": "clamp",
@@ -81,11 +97,6 @@ def inspect(batch: Batch, u: Tensor, gradients: bool = True) -> tuple[int, int, 
             raise ValueError(
                 f"objective must return a scalar for one problem, but returned shape {tuple(shape)}: sum it."
             )
-        if len(shape) > 1:
-            raise ValueError(
-                f"{name} must return a vector or a scalar for one problem, but returned shape {tuple(shape)}: "
-                "flatten it."
-            )
         if name != "objective":
             counts[name] = math.prod(shape)
     if not has_objective(batch.problem.objective) and counts["equality"] != batch.m:
@@ -120,6 +131,8 @@ def _call(batch: Batch, name: str, function: Function, u: Tensor, gradients: boo
         raise ValueError(NO_WAY_TO_U)
     if steps := ancestry.only_steps(probe):
         raise ValueError(steps_message(name, steps))
+    if once := ancestry.operations(probe, ONLY_ONCE):
+        raise ValueError(f"{name} depends on u through {' and '.join(once)}, {NO_SECOND_DERIVATIVE}")
     return value, ancestry.corners(probe)
 
 
@@ -132,19 +145,37 @@ def _at_probe(batch: Batch, name: str, function: Function, u: Tensor) -> tuple[T
     returned: list[object] = []
 
     def noted(*arguments: Tensor) -> Tensor:
+        if mixing is not None:
+            mixing.begin(arguments)
         returned.append(function(*arguments))
         return returned[0] if isinstance(returned[0], Tensor) else arguments[-1]
 
-    with torch.enable_grad(), _explained(batch, name, function, u.dtype):
+    mixing = _watched(batch, name, function)
+    explained = _explained(batch, name, function, u.dtype)
+    with torch.enable_grad(), without_vmap_warnings(), explained, mixing or nullcontext():
         (value,) = map_rows(lambda *arguments: (noted(*arguments),), (*batch.in_dims, 0), *watched)
     if not isinstance(returned[0], Tensor):
         several = "" if name == "objective" else ", or a dict or tuple of tensors"
         raise TypeError(f"{name} must return a tensor{several}, but returned {type(returned[0]).__name__}.")
+    if mixing is not None:
+        mixing.tell()
     if versions(watched) != before:
         passed = len(xs) - count_weights(function)
         buffers = versions(xs[passed:]) != before[passed:-1]
         raise ValueError(f"{name} {BUFFERS if buffers else IN_PLACE}")
     return value, probe
+
+
+def _watched(batch: Batch, name: str, function: Function) -> Mixing | None:
+    """What watches a function with one unknown the first time that it is called for inputs of such shapes."""
+    if not isinstance(function, UserFunction) or function.nesting is not None or batch.size < 2:
+        return None
+    key = tuple(x.shape for x in batch.xs)
+    if key in function.mixed:
+        return None
+    function.mixed.add(key)
+    pairs = list(zip(batch.xs, batch.in_dims, strict=True))[: len(batch.xs) - count_weights(function)]
+    return Mixing(name, [None if dim is None else x.shape for x, dim in pairs], batch.size)
 
 
 @contextmanager
@@ -155,6 +186,10 @@ def _explained(batch: Batch, name: str, function: Function, dtype: torch.dtype) 
     except Exception as error:
         if isinstance(error, RuntimeError) and "leaf Variable" in str(error):  # u, which requires a gradient here
             raise ValueError(f"{name} {IN_PLACE}") from error
+        if by_numpy(error):
+            raise TypeError(f"{name} {NUMPY}") from error
+        if re.search(LEAVES_TORCH, str(error)):
+            raise ValueError(f"{name} {VALUE}") from error
         passed = len(batch.xs) - count_weights(function)
         shapes = map(tuple, shapes_of_one(batch.xs[:passed], batch.in_dims))
         unknown = nesting_of(function) or tuple(batch.shape)
@@ -191,7 +226,7 @@ def corner_hint(batch: Batch, u: Tensor, codes: Tensor) -> str:  # (size, *shape
 def refuse_captured(problem: Problem, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> None:
     """Refuse a captured tensor of an active ``torch.func`` transform; the inputs here are plain, so it was captured."""
     for name, function in functions_of(problem).items():
-        with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()):
+        with torch.set_grad_enabled(torch.is_grad_enabled() or in_transform()), without_vmap_warnings():
             value: Tensor = torch.vmap(function, in_dims=(*in_dims, 0))(*xs, u)
         if value.requires_grad or is_mapped(value) or has_tangent(value):
             raise ValueError(captured_message(name, as_written(function), []))
@@ -237,6 +272,11 @@ class Ancestry:
         """The operations between a leaf and the value whose derivative, or which themselves, jump somewhere."""
         bent = {node: name for node in self._users if (name := _operation(node, CORNERS) or _step(node)) is not None}
         return sorted({bent[node] for node in self._between(leaf) & bent.keys()}) if bent else []
+
+    def operations(self, leaf: Tensor, among: Container[str]) -> list[str]:
+        """Which of these operations stand between a leaf and the value."""
+        named = {node: name for node in self._users if (name := _operation(node, among)) is not None}
+        return sorted({named[node] for node in self._between(leaf) & named.keys()}) if named else []
 
     def only_steps(self, leaf: Tensor) -> list[str]:
         """The operations with a derivative of zero, if there is no way from a leaf to the value around them."""

@@ -32,7 +32,7 @@ class Request(NamedTuple):
 class Tape(Protocol):
     """A function of one problem as a program of scalar instructions (``recording/tape``)."""
 
-    program: Any
+    machine: Any  # of the core, which runs it
 
     def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Any, Any]:
         """What each of so many problems reads, and what all read."""

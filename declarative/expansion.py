@@ -21,6 +21,7 @@ from .linearity import is_affine, watched
 from .torchside import without_vmap_warnings
 
 AT_ONCE = 100_000  # numbers: with more of them, two reverse passes are less effort than one for all rows of A and H
+ALONE = 100_000  # numbers that one row needs: with more of them, a row each is less effort than copies of them for all
 UNUSED_IS_ZERO: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # the derivative by what is not used
 
 
@@ -98,6 +99,16 @@ def expand(batch: Problems, u: Tensor, multipliers: Tensor | None) -> Expansion:
     return Expansion(*_derivatives(batch, u, multipliers, second=True))
 
 
+def product(batch: Problems, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
+    """H z + A' s."""
+    with torch.enable_grad(), without_vmap_warnings():
+        u = u.detach().requires_grad_()
+        objective, values = batch.mapped_values(u)
+        weighted = objective if multipliers is None else objective - (multipliers * values).sum(-1)
+        paired = (z * _slope(weighted, u, create_graph=True)).sum() + (s * values).sum()
+        return _gradient(paired, u).detach()
+
+
 def find_constants(batch: Problems, u: Tensor) -> Constants | None:
     """What is proved at u to hold at every other point, if anything is."""
     with torch.enable_grad(), without_vmap_warnings():
@@ -149,18 +160,19 @@ def _with_constants(
 
 def _rows(batch: Problems, values: Tensor, slope: Tensor, u: Tensor) -> list[Tensor]:
     """A and H."""
-    if _is_small(batch, u):
-        return list(_rows_at_once(values, slope, u))
+    if isinstance(batch.layout, DenseLayout):
+        size = _inputs_of_a_row(batch, u)
+        if 0 < (batch.k + u.shape[-1]) * size <= AT_ONCE:
+            return list(_rows_at_once(values, slope, u))
+        if size > ALONE:
+            return [_rows_alone(values, u), _rows_alone(slope, u)]
     hessian = batch.layout.hessian_values(lambda w: _gradient(slope, u, w), u)
     return [_jacobian(batch.layout, values, u), hessian]
 
 
-def _is_small(batch: Problems, u: Tensor) -> bool:
-    """Whether it is no great effort to differentiate c and D_U L together."""
-    if not isinstance(batch.layout, DenseLayout):
-        return False
-    size = u.numel() + sum(x.numel() for x, dim in zip(batch.xs, batch.in_dims, strict=True) if dim is not None)
-    return 0 < (batch.k + u.shape[-1]) * size <= AT_ONCE
+def _inputs_of_a_row(batch: Problems, u: Tensor) -> int:
+    """How many numbers a reverse pass for one row of A and H begins with."""
+    return u.numel() + sum(x.numel() for x, dim in zip(batch.xs, batch.in_dims, strict=True) if dim is not None)
 
 
 def _rows_at_once(values: Tensor, slope: Tensor, u: Tensor) -> Pair:
@@ -174,6 +186,13 @@ def _rows_at_once(values: Tensor, slope: Tensor, u: Tensor) -> Pair:
     if math.isfinite(rows.sum().item()):
         return rows[:, :k], rows[:, k:]
     return rows_of(lambda w: _gradient(values, u, w), u, k), rows_of(lambda w: _gradient(slope, u, w), u, u.shape[-1])
+
+
+def _rows_alone(values: Tensor, u: Tensor) -> Tensor:  # (size, count), (size, m) -> (size, count, m)
+    """The rows of a Jacobian, each by a reverse pass of its own."""
+    eye = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
+    rows = [_gradient(values, u, row.expand_as(values)) for row in eye]
+    return torch.stack(rows, -2) if rows else u.new_zeros(*values.shape, u.shape[-1])
 
 
 def _slope(y: Tensor, u: Tensor, create_graph: bool) -> Tensor:

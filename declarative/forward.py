@@ -13,9 +13,17 @@ from torch import Tensor
 
 from .boundary import corner_hint, inspect, refuse_captured
 from .errors import NumericalWarning
+from .fingerprint import Fingerprint
 from .inputs import InDims
 from .linear import DENSE, by_rows
-from .optimality import Assessment, assess, optimality_tolerance, slopes_to_the_sides
+from .optimality import (
+    Assessment,
+    asks_for_a_look,
+    assess,
+    is_unsteady,
+    optimality_tolerance,
+    slopes_to_the_sides,
+)
 from .problem import Batch, Problem, flat
 from .recording import Recordings, Size, Sizes
 from .solution import RawSolution, Solution, SolverError, Status, describe_failures
@@ -23,7 +31,7 @@ from .solvers import ClosedForm, Solver, proves_infeasible, proves_unbounded
 from .structure import Layouts, Structure, holds
 from .torchside import own_memory, plain, without_saved_tensor_hooks
 from .user.bounds import PUSH, WARM_PUSH
-from .user.messages import on_corner_message
+from .user.messages import on_corner_message, unsteady_message
 from .user.starts import Start, default_points, initial_points
 
 
@@ -55,7 +63,7 @@ class Call:
     gradients: bool = True  # whether gradients are recorded around the call: that of a captured tensor would be lost
     kinks: bool = True  # whether a derivative would be one-sided at a kink, which is reported
     passed: int | None = None  # how many inputs the user has passed; those after them are tensors of modules
-    captured: tuple[Tensor, ...] = ()  # what the functions reach, which must not change before a derivative is taken
+    pure: bool = False  # whether the functions depend on their arguments alone
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], *tuple[Tensor | None, ...]]:
         """The inputs, and the start, if one was passed: a point and multipliers."""
@@ -88,6 +96,7 @@ class Workspace:
     jacobian: Tensor | None = None  # A at the solutions, in the form of the batch
     hessian: Tensor | None = None  # H, likewise, or its diagonal
     messages: tuple[str, ...] = ()
+    fingerprints: tuple[Fingerprint, ...] = ()  # of the functions as they were, unless they cannot change
 
 
 def solve(
@@ -117,17 +126,26 @@ def solve(
         if batch.layout is not DENSE and not _pattern_holds(batch, raw, found):
             batch = _densely(call.plan, batch)
             raw, own, found = _solve_and_assess(call.plan, batch, starts, finite)
+        if own is None:
+            found = with_steadiness(batch, raw, found, call.plan, call.differentiable)
         codes, failed = _judge(batch, raw, found, finite, flat(starts[0]), explain=own is None)
         if batch.problem.bounds is not None:
             within = batch.problem.bounds.clamp(xs, call.in_dims, raw.y.view(starts[0].shape))
             raw = dataclasses.replace(raw, y=torch.where((codes == 0).unsqueeze(-1), flat(within), raw.y))
         solution = _solution(batch, raw, found, codes, starts[0].shape, (*xs, *starts))
         _report(call, batch, solution, found, failed)
+        taken = (Fingerprint.take(batch, flat(solution.y)),) if _may_change(call) else ()
     if failed or not call.differentiable:
-        return solution, Workspace(messages=raw.messages)
+        return solution, Workspace(messages=raw.messages, fingerprints=taken)
     if own is not None:
-        return solution, Workspace(factors=raw.factors, messages=raw.messages)
-    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages)
+        return solution, Workspace(factors=raw.factors, messages=raw.messages, fingerprints=taken)
+    return solution, Workspace(raw.factors, found.jacobian, found.hessian, raw.messages, taken)
+
+
+def _may_change(call: Call) -> bool:
+    """Whether the functions may be others in a backward pass than they are now."""
+    recordings = call.plan.recordings
+    return call.differentiable and not call.pure and (recordings is None or recordings.may_change())
 
 
 def solve_plainly(call: Call, xs: tuple[Tensor, ...]) -> Tensor | None:  # (size, *shape)
@@ -162,11 +180,32 @@ def _solve_and_assess(
     return raw, own, with_corners(batch, raw, found, plan) if batch.corners else found
 
 
+def with_steadiness(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan, differentiable: bool) -> Assessment:
+    """The verdict, with a second look at solutions whose derivatives may not be what they are at the point."""
+    asked = torch.zeros_like(raw.codes, dtype=torch.bool) if found.flat is None else found.flat
+    if differentiable:
+        asked = asked | asks_for_a_look(raw.y, found.step, raw.iterations)
+    if found.step is None or not bool(asked.any()):
+        return found
+    rows = (asked & found.solved(raw.y.dtype)).nonzero().flatten()
+    if not len(rows):
+        return found
+    dtype, part = raw.y.dtype, batch.without_constants().select(rows)
+    double, wide = part.in_double(dtype)
+    u, multipliers, step = (x[rows].to(wide) for x in (raw.y, found.multipliers, found.step))
+    seen = is_unsteady(double, u, multipliers, found.active[rows], step, dtype, plan.structure)
+    return dataclasses.replace(found, unsteady=torch.zeros_like(asked).index_put((rows,), seen))
+
+
 def _pattern_holds(batch: Batch, raw: RawSolution, found: Assessment) -> bool:
     """Whether the pattern that was found for these shapes is that of the functions as they are now."""
     rows = (found.residual < torch.inf).nonzero().flatten()
-    part = batch.select(rows)
-    return not len(rows) or holds(part, raw.y[rows], found.multipliers[rows])
+    if not len(rows):
+        return True
+    known = None
+    if found.hessian is not None and found.jacobian is not None:
+        known = found.hessian[rows], found.jacobian[rows]
+    return holds(batch.select(rows), raw.y[rows], found.multipliers[rows], known)
 
 
 def _densely(plan: Plan, batch: Batch) -> Batch:
@@ -185,8 +224,8 @@ def _densely(plan: Plan, batch: Batch) -> Batch:
 
 def assess_in_double(batch: Batch, raw: RawSolution, plan: Plan, start: Tensor) -> Assessment:
     """The verdict on points of any precision: differences that single precision cannot see must not decide it."""
-    double, dtype = batch.in_double(), raw.y.dtype
-    wide = dtype if double is batch else torch.float64
+    dtype = raw.y.dtype
+    double, wide = batch.in_double(dtype)
     travel = (raw.y - start).to(wide) if plan.solver.needs_start else None
     return assess(
         double,
@@ -205,8 +244,7 @@ def with_corners(batch: Batch, raw: RawSolution, found: Assessment, plan: Plan) 
     if not len(rows):
         return found
     dtype, part = raw.y.dtype, batch.without_constants().select(rows)
-    double = part.in_double()
-    wide = dtype if double is part else torch.float64
+    double, wide = part.in_double(dtype)
     held = (found.active | found.weak)[rows]
     seen = slopes_to_the_sides(
         double, raw.y[rows].to(wide), found.multipliers[rows].to(wide), held, dtype, plan.structure
@@ -426,6 +464,8 @@ def _report(call: Call, batch: Batch, solution: Solution, found: Assessment, fai
         if bent:
             message = on_corner_message(bent, level, call.size, batch.corners)
             warnings.warn(message, NumericalWarning, stacklevel=2)
+    if found.unsteady is not None and (unsteady := int((found.unsteady & solution.converged).sum())):
+        warnings.warn(unsteady_message(unsteady, call.size), NumericalWarning, stacklevel=2)
     if not batch.q or not call.differentiable or not call.kinks:
         return
     kinks = int((found.weak.any(-1) & solution.converged).sum())

@@ -27,7 +27,7 @@ from .problem import Batch, flat
 from .solution import Solution
 from .solvers import ClosedForm
 from .structure import Point, SystemBuilder
-from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden, versions
+from .torchside import are_mapped, fold, map_over, own_memory, value_is_hidden
 from .user.messages import CHANGED
 
 
@@ -71,7 +71,6 @@ class Implicit(torch.autograd.Function):
         *outputs, ctx.workspace = output
         xs, *_ = ctx.call.split(tensors)
         ctx.count = len(xs)
-        ctx.versions = versions(ctx.call.captured)
         ctx.mark_non_differentiable(*outputs[3 if ctx.spec.rule.differentiates_multipliers else 1 :])
         ctx.set_materialize_grads(False)  # for what cannot have a gradient, zeros would be made in vain
         ctx.save_for_backward(*xs, *outputs)
@@ -145,7 +144,8 @@ class Implicit(torch.autograd.Function):
             stacked = (torch.stack(column) for column in zip(*(part[:-1] for part in parts), strict=True))
             messages = tuple(message for part in parts for message in part[-1].messages)
             # What one of the calls has left belongs to that call alone.
-            return (*stacked, Workspace(messages=messages)), (*(0,) * (len(parts[0]) - 1), None)
+            taken = tuple(one for part in parts for one in part[-1].fingerprints)
+            return (*stacked, Workspace(messages=messages, fingerprints=taken)), (*(0,) * (len(parts[0]) - 1), None)
         folded, dims = fold(tensors, mapped, batch_dims, count, call.size)
         size = call.size
         call = dataclasses.replace(call, in_dims=tuple(dims[: len(call.in_dims)]), size=count * size)
@@ -236,9 +236,9 @@ def _saved(ctx: Any) -> tuple[Call, tuple[Tensor, ...], Solution]:
     The derivatives are evaluated at the solution, and would be those of another problem than the one that was solved if
     tensors that the functions capture had changed. PyTorch refuses that for what it has saved itself; so do nodes.
     """
-    if versions(ctx.call.captured) != ctx.versions:
-        raise RuntimeError(CHANGED)
     tensors = ctx.saved_tensors
+    if not all(one.is_current() for one in ctx.workspace.fingerprints):
+        raise RuntimeError(CHANGED)
     return ctx.call, tuple(tensors[: ctx.count]), Solution(*tensors[ctx.count :])
 
 

@@ -26,9 +26,9 @@ from .solution import Solution, SolverError
 from .solvers import Solver
 from .structure import Layouts, Point, Structure, SystemBuilder
 from .theory.descent import DescentReport, analyse_call, differentiated_inputs
-from .torchside import ordinary_mode, transformed, without_values
-from .user.functions import functions_of, has_objective, is_being_made, nesting_of
-from .user.starts import Start, check_start
+from .torchside import as_one_step, ordinary_mode, transformed, without_values
+from .user.functions import functions_of, has_objective, nesting_of, to_be_contained
+from .user.starts import Start, check_start, describe_start
 
 Method = TypeVar("Method", bound=Callable[..., object])
 Found = TypeVar("Found")
@@ -43,7 +43,7 @@ def _opaque(method: Method) -> Method:
         return method(self, *xs, **options)
 
     reason = "what a solver does depends on values; without fullgraph, torch.compile takes a node as one step"
-    return cast(Method, torch.compiler.disable(whole, reason=reason))
+    return cast(Method, as_one_step(whole, reason))
 
 
 class DeclarativeNode(nn.Module):
@@ -86,7 +86,7 @@ class DeclarativeNode(nn.Module):
             operations every time. They are then traced in the first call of a shape and replayed after that, which
             saves most of Python's overhead. Tensors that they capture are read anew in every call; Python values
             (numbers, branches, which tensor a name is bound to) are frozen, as by ``jax.jit``. By default they are
-            called. ``"inductor"`` has torch compile what the kernels of the extra ``accelerate`` cannot do: a shape
+            called. ``"inductor"`` has torch compile what the compiled core cannot do: a shape
             then takes seconds to a minute when it is first met; the result is kept on disk.
 
     A node has no state: nothing of a call is kept, so it can be used several times in one loss and from several
@@ -157,9 +157,8 @@ class DeclarativeNode(nn.Module):
                 "start is needed by iterative solvers: give the shape of u (start=3 or start=(2, 2)), a tensor, or a "
                 "function (*xs) -> u for one problem."
             )
-        for name, owner in statement.owners(problem, {}).items():
-            if owner is not self and not is_being_made(owner):
-                self.add_module(name, owner)
+        for name, module in to_be_contained(statement.owners(problem), self).items():
+            self.add_module(name, module)
 
     @property
     def gradient(self) -> Rule:
@@ -317,7 +316,7 @@ class DeclarativeNode(nn.Module):
             >>> report["unconstrained"].cosine, report["unconstrained"].expectation
             (tensor([0.8165]), tensor([2.]))
             >>> report["unconstrained"].verdict
-            'safe: constraints are linear, descends on average, cosine 0.82 here.'
+            'safe: descends for every v, cosine 0.82 here (constraints are linear, descends on average).'
         """
         if v is None:
             if len(xs) < 2:
@@ -421,10 +420,26 @@ class DeclarativeNode(nn.Module):
         return arrange(self.prepare(*xs), self.spec.plan.in_dims)
 
     def extra_repr(self) -> str:
-        """What the node consists of, for ``print(node)``."""
+        """What is solved, and how, in two lines, for ``print(node)``.
+
+        Example:
+            >>> from declarative import DeclarativeNode
+            >>> DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.sum(), bounds=(0, None), start=3)
+            DeclarativeNode(
+              u (3,), objective=<lambda>, equality=<lambda>, bounds=lower
+              solver=Newton then Scipy, gradient=Exact, structure=auto, called
+            )
+        """
         plan = self.spec.plan
         functions = functions_of(plan.problem)
         written = {name: one.written for name, one in functions.items() if name != "objective" or has_objective(one)}
         names = {name: "residuals" if one.squares else name for name, one in functions.items()}
-        shown = [f"{names[name]}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
-        return ", ".join([*shown, f"solver={type(plan.solver).__name__}", f"gradient={type(self.gradient).__name__}"])
+        stated = [f"u {describe_start(plan.start)}"]
+        stated += [f"{names[name]}={getattr(f, '__name__', type(f).__name__)}" for name, f in written.items()]
+        if plan.problem.bounds is not None:
+            stated.append(f"bounds={' and '.join(side.name for side in plan.problem.bounds.sides)}")
+        record = "called" if plan.recordings is None else "recorded"
+        how = (
+            f"solver={plan.solver.name}, gradient={type(self.gradient).__name__}, structure={plan.structure}, {record}"
+        )
+        return f"{', '.join(stated)}\n{how}"

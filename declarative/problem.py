@@ -28,6 +28,7 @@ from .linear import DENSE, Layout
 from .torchside import as_stated, in_grad_mode, is_plain, map_rows, without_vmap_warnings
 from .user.bounds import Bounds
 from .user.functions import UserFunction
+from .user.normalisation import PutTogether
 
 Function = Callable[..., Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -161,19 +162,20 @@ class Batch:
                 same = same & near.flatten(1).all(-1)
         return same
 
-    def in_double(self) -> Batch:
-        """The same instances in double precision, unless the functions hold constants that do not mix with it."""
-        if all(x.dtype == torch.float64 for x in self.xs if x.is_floating_point()):
-            return self
+    def in_double(self, dtype: torch.dtype) -> tuple[Batch, torch.dtype]:
+        """The same instances in double precision, and that; or themselves and the precision that they are in.
+
+        They stay as they are where the functions hold constants that do not mix with double precision.
+        """
+        if dtype == torch.float64:
+            return self, dtype
         double = self.to(torch.float64)
         u = torch.ones(self.size, self.m, dtype=torch.float64, device=self.xs[0].device)
         try:
             double.values(u)
-        except RuntimeError as error:
-            if "dtype" in str(error) or "scalar type" in str(error):  # such as a product with a float32 matrix
-                return self
-            raise
-        return double
+        except RuntimeError:  # such as of a product with a float32 matrix
+            return self, dtype
+        return double, torch.float64
 
     # The functions of one problem, and their derivatives.
 
@@ -249,7 +251,7 @@ class Batch:
         """The function of one problem as one of a batch and its rows."""
 
         def evaluated(batch: Batch, *rows: Tensor | None) -> Any:
-            with without_vmap_warnings():
+            with without_vmap_warnings(), PutTogether():
                 return in_grad_mode(torch.vmap(function, in_dims=self._dims(*rows)), *rows, *batch.xs)
 
         return evaluated
@@ -320,27 +322,31 @@ class Batch:
         batched = (*(None if x is None else True for x in rows), *(dim is not None for dim in self.in_dims))
         return Request(key, of_tensors, (*rows, *self.xs), functions, compared, batched if by_problem else None)
 
+    def first_order(self, u: Tensor) -> tuple[Tensor, ...]:  # (size, m) -> (size,), (size, k), (size, m)
+        """f, c, and the slope of f minus the sum of c."""
+
+        def evaluated(batch: Batch, u: Tensor) -> tuple[Tensor, ...]:
+            if not is_plain((u, *batch.xs)):
+                return (*batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k)))
+            with torch.enable_grad(), without_vmap_warnings():
+                u = u.detach().requires_grad_()
+                objective, values = batch.mapped_values(u)
+                total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
+                (slope,) = torch.autograd.grad(total, u, **UNUSED_IS_ZERO)
+            return objective.detach(), values.detach(), slope
+
+        found: tuple[Tensor, ...] = self.evaluate("first order", evaluated, u, by_problem=True)
+        return found
+
     def is_defined(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """Whether the functions and their first derivatives are finite.
 
         Of the constraints' derivatives a sum is looked at: what is not finite does not become so by adding. An
         inequality may be minus infinity, which means no bound.
         """
-
-        def looked_at(batch: Batch, u: Tensor) -> Tensor:
-            if is_plain((u, *batch.xs)):
-                with torch.enable_grad(), without_vmap_warnings():
-                    u = u.detach().requires_grad_()
-                    objective, values = batch.mapped_values(u)
-                    total = (objective.sum() - values.sum()).requires_grad_()  # which need not depend on u
-                    (slope,) = torch.autograd.grad(total, u, **UNUSED_IS_ZERO)
-            else:
-                (objective, values), slope = batch.values(u), batch.gradient(u, u.new_ones(batch.size, batch.k))
-            bounded = torch.cat([values[:, : batch.p], values[:, batch.p :].clamp(min=-1.0)], -1)
-            return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
-
-        found: Tensor = self.evaluate("defined", looked_at, u, by_problem=True)
-        return found
+        objective, values, slope = self.first_order(u)
+        bounded = values if not self.q else torch.cat([values[:, : self.p], values[:, self.p :].clamp(min=-1.0)], -1)
+        return (objective + bounded.sum(-1) + slope.sum(-1)).isfinite()
 
     def objective(self, u: Tensor) -> Tensor:  # (size, m) -> (size,)
         """f for every problem."""
@@ -394,6 +400,8 @@ class Batch:
 
     def product(self, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (size, m)
         """H z + A' s."""
+        if self.evaluator is None and is_plain((u, multipliers, z, s, *self.xs)):
+            return expansion.product(self, u, multipliers, z, s)
         return self._mapped(self._product, u, multipliers, z, s)
 
     def curvatures(self, u: Tensor, multipliers: Tensor | None, directions: Tensor) -> Tensor:  # (size, count, m)
@@ -435,7 +443,8 @@ class Batch:
                 return paired.sum()
 
             gradient: Callable[..., tuple[Tensor, ...]] = torch.func.grad(total, tuple(range(len(chosen))))
-            return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
+            with PutTogether():
+                return in_grad_mode(gradient, *(batch.xs[i] for i in chosen))
 
         apart = all(self.in_dims[i] is not None for i in chosen)  # a shared input gets the sum over the batch
         rows = u, multipliers, z, s

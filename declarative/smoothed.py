@@ -100,8 +100,7 @@ class Smoothed(Rule):
         return z.to(point.u.dtype), s.to(point.u.dtype)
 
     def _central(self, point: Point) -> _CentralPoint:
-        batch = point.batch.in_double()
-        dtype = next(x.dtype for x in batch.xs if x.is_floating_point()) if batch.xs else point.u.dtype
+        batch, dtype = point.batch.in_double(point.u.dtype)
         u, multipliers = point.u.to(dtype), point.multipliers.to(dtype)
         exact = _CentralPoint(batch, u, multipliers, point.active.to(dtype), self.barrier)
         if not batch.q:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from .torchside import transformed
 from .user.bounds import Bounds
 from .user.functions import (
     UserFunction,
-    captured_by,
+    as_contained,
     functions_of,
     has_objective,
     nesting_of,
@@ -122,16 +122,15 @@ def rule_for(problem: Problem, gradient: str | Rule) -> Rule:
     return rule
 
 
-def owners(problem: Problem, contained: Mapping[str, nn.Module | None]) -> dict[str, nn.Module]:
-    """The modules that functions belong to, by the names of the functions; those that the node contains first."""
+def owners(problem: Problem) -> dict[str, nn.Module]:
+    """The modules that functions belong to, by the names of the functions."""
     found = {name: owner_of(function.written) for name, function in functions_of(problem).items()}
-    inside = {name: module for name, module in contained.items() if module is not None}
-    return {name: inside.get(name, owner) for name, owner in found.items() if owner is not None}
+    return {name: owner for name, owner in found.items() if owner is not None}
 
 
 def bind(plan: Plan, inputs: Inputs, node: nn.Module) -> tuple[Inputs, Plan]:
     """The inputs of a call of a node, those of modules included, and the plan in terms of them and a flat unknown."""
-    belonging = owners(plan.problem, vars(node)["_modules"])
+    belonging = as_contained(owners(plan.problem), vars(node)["_modules"])
     if not belonging and _has_one_unknown(plan):
         return inputs, plan
     nesting, start = find_nesting(plan.start, inputs)
@@ -163,10 +162,9 @@ def refuse_batched_starts(plan: Plan, inputs: Inputs) -> None:
 
 
 def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> Call:
-    """The call of a plan that is bound to these inputs, with what its functions capture if it may be differentiated."""
+    """The call of a plan that is bound to these inputs."""
     gradients = torch.is_grad_enabled() or transformed()
     differentiable = transformed() or (gradients and any(x.requires_grad for x in inputs.xs))
-    pure = plan.sizes is not None and plan.sizes.one_unknown  # then functions depend on their arguments alone
     return Call(
         plan,
         inputs.in_dims,
@@ -177,7 +175,7 @@ def make_call(plan: Plan, inputs: Inputs, warm: int = 0, kinks: bool = True) -> 
         gradients=gradients,
         kinks=kinks,
         passed=inputs.passed,
-        captured=captured_by(plan.problem) if differentiable and not pure else (),
+        pure=plan.sizes is not None and plan.sizes.one_unknown,
     )
 
 

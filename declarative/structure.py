@@ -26,6 +26,7 @@ from .linear import (
     MatrixFreeSystem,
     System,
 )
+from .linear.correction import BALANCED, Equations, unsolved
 from .linear.directions import random_directions
 from .linear.sparse import NoPattern, SparseLayout, pattern_of_slope
 from .problem import Batch
@@ -37,13 +38,24 @@ Structure = Literal["auto", "dense", "diagonal", "sparse", "matrix-free"]
 MATRIX_FREE_FROM = 2000  # variables, from which a dense Hessian is the last resort
 DIAGONAL_FROM = 32  # variables, from which it pays to look for a diagonal Hessian
 SPARSE_FROM = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
-MAX_FILL = {"numba": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
+MAX_FILL = {"core": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
+LEAST_PART = 1e-3  # of the largest entry of a solution: less than that may be zero
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 
 def stores_hessian(batch: Batch, structure: Structure) -> bool:
     """Whether H is stored in any case, by its layout, and no other way is looked for."""
     return batch.m < DIAGONAL_FROM or structure == "dense" or batch.layout is not DENSE
+
+
+def structure_at(batch: Batch, u: Tensor, multipliers: Tensor | None, structure: Structure) -> Structure:
+    """The structure, once it has been looked at: ``dense`` where H is to be stored since it is not diagonal."""
+    if structure != "auto" or stores_hessian(batch, structure) or batch.m > MATRIX_FREE_FROM:
+        return structure
+    if torch.is_grad_enabled() or value_is_hidden(u):
+        return structure
+    given = u.new_ones(batch.size, batch.k) if multipliers is None else multipliers
+    return structure if bool(_probe_diagonal(batch, u, given)[1]) else "dense"
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,15 @@ class Point:
         def pulled(batch: Batch, u: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             multipliers, active, hessian, jacobian, v, w = rest
             z, s, trusted = batch.layout.solve_active(hessian, jacobian, active, (v, w))
+            rows = batch.layout.jacobian.scale_rows(jacobian, active.to(v.dtype))
+            equations = Equations(batch.layout.hessian, hessian, batch.layout.jacobian, rows, (~active).to(v.dtype))
+            right = v, torch.where(active, w, 0.0)
+            # Where z is zero in truth, nothing is relative: it counts as a part of the largest entry, in units of H.
+            diagonal = batch.layout.hessian.diagonal(hessian).abs()
+            unit = torch.where(diagonal > 0, diagonal, 1.0).rsqrt()
+            least = LEAST_PART * unit * (z.abs() / unit).amax(-1, keepdim=True)
+            error = unsolved(equations.left(z, s, *right), equations.terms(z.abs() + least, s, *right))
+            trusted = trusted & (error <= BALANCED * torch.finfo(v.dtype).eps)
             return trusted, *batch.pullback(u, multipliers, z, s, wanted)
 
         rows = (self.u, self.multipliers, self.active, hessian, jacobian, v, w)
@@ -262,16 +283,28 @@ def sparse_layout(batch: Batch, u: Tensor) -> SparseLayout:  # u: (size, m)
     return SparseLayout.of(pattern, batch.p, u.device)
 
 
-def holds(batch: Batch, u: Tensor, multipliers: Tensor) -> bool:
-    """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee."""
+def holds(batch: Batch, u: Tensor, multipliers: Tensor, known: tuple[Tensor, Tensor] | None = None) -> bool:
+    """Whether the entries that are stored are all of H and A, by a product with vectors that nobody can foresee.
+
+    Args:
+        batch: the problems.
+        u: points, (batch, m).
+        multipliers: stacked, (batch, k).
+        known: the entries of H and A there, if they have been evaluated.
+    """
     z, s = (random_directions(1, x).expand_as(x) for x in (u, multipliers))
-    return not bool(batch.evaluate("misses", _has_other_entries, u, multipliers, z, s, by_problem=True).any())
+    rows = (u, multipliers, z, s, *(known or ()))
+    return not bool(batch.evaluate("misses", _has_other_entries, *rows, by_problem=True).any())
 
 
-def _has_other_entries(batch: Batch, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor) -> Tensor:  # (batch,)
+def _has_other_entries(
+    batch: Batch, u: Tensor, multipliers: Tensor, z: Tensor, s: Tensor, *known: Tensor
+) -> Tensor:  # (batch,)
     """Whether H z + A' s is something else by the entries that are stored."""
-    layout, here = batch.layout, batch.expand(u, multipliers)
-    hessian, jacobian = here.curvature, here.jacobian
+    if not known:
+        here = batch.expand(u, multipliers)
+        known = here.curvature, here.jacobian
+    layout, (hessian, jacobian) = batch.layout, known
     found = layout.hessian.multiply(hessian, z) + layout.jacobian.multiply_transposed(jacobian, s)
     size = layout.hessian.multiply(hessian.abs(), z.abs())
     size = size + layout.jacobian.multiply_transposed(jacobian.abs(), s.abs())

@@ -5,6 +5,8 @@ Beside ``recording`` it is the only place for names of torch that begin with an 
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -24,6 +26,7 @@ from torch._C._functorch import (
     maybe_get_bdim,
 )
 from torch._functorch.predispatch import lazy_load_decompositions
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
@@ -32,6 +35,7 @@ Grads = tuple[Tensor | None, ...]
 Found = TypeVar("Found")
 
 PLAIN = (Tensor, torch.nn.Parameter)
+weight_norm = torch._weight_norm  # what both weight norms of torch.nn.utils call
 MAPPED = torch._C._dispatch_key_parse("Batched")
 
 
@@ -100,6 +104,11 @@ def in_nested_forward_mode() -> bool:
     """Whether forward mode is differentiated by forward mode, which an ``autograd.Function`` takes for constant."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Leave the ``torch.func`` transforms that are active: what is computed there from plain tensors is plain."""
+    return temporarily_clear_interpreter_stack() if in_transform() else nullcontext()
 
 
 def is_mapped(x: Tensor) -> bool:
@@ -260,6 +269,34 @@ def map_over(function: Callable[..., Grads], cotangents: Sequence[Tensor | None]
     found = torch.vmap(present, in_dims=tuple(0 if one else None for one in many))(*plain)
     by_place = dict(zip(places, found, strict=True))
     return tuple(torch._add_batch_dim(by_place[i], 0, level) if i in by_place else None for i in range(count[0]))
+
+
+# torch.compile
+
+
+def as_one_step(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """The function as one that ``torch.compile`` carries out and does not look into, for this ``reason``.
+
+    This is ``torch.compiler.disable``, called when it is needed: it imports the compiler, which takes longer than all
+    of this library does, and until somebody else has imported it there is nothing to be kept from.
+    """
+    disabled: Callable[..., Any] | None = None
+
+    def one_step(*arguments: Any, **options: Any) -> Any:
+        nonlocal disabled
+        if "torch._dynamo" not in sys.modules:
+            return function(*arguments, **options)
+        if disabled is None:
+            disabled = torch.compiler.disable(function, reason=reason)
+        return disabled(*arguments, **options)
+
+    # What the compiler looks for where a function calls this one, and where it meets the frame.
+    one_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+    one_step._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    frames.set_code_exec_strategy(one_step.__code__, skip)
+    return functools.wraps(function)(one_step)
 
 
 # Tensors without values, and tracers, which write down operations instead of carrying them out

@@ -15,7 +15,7 @@ from .compare import run as compare
 from .field import run as field
 from .paper import run as paper
 from .paper import store
-from .paper.claims import AGAIN
+from .paper.claims import AGAIN, AS_PUBLISHED
 from .paper.panels import PANELS
 from .report.build import APPLICATIONS, write_page
 from .shared.application import FULL
@@ -31,13 +31,16 @@ EXPERIMENTS: dict[str, tuple[Experiment, str]] = {
     "compare": (compare, "check the layers against independent ones"),
     "field": (field, "every library of optimisation layers on the same problems"),
 }
+QUICKLY = "--repeats 1 --iterations 3"
 ALL = {  # and what makes each of them quick
-    "run all --dtype both": "--repeats 1 --iterations 3",
+    "run all --dtype both": QUICKLY,
     **dict.fromkeys([*(application.name for application in APPLICATIONS), "certificate"], "--quick"),
     "theory": "--samples 1000",
     "compare": "--sizes 2 --batch 2 --seconds 0",
 }
-MORE_REPEATS = ("run", *AGAIN, *["--repeats", "40", "--rules", "exact", "unconstrained"])
+TWO = "exact unconstrained"
+PUBLISHED = {f"run {' '.join(AS_PUBLISHED)} --published --rules {TWO} --repeats 10": QUICKLY}
+MORE_REPEATS = [f"run {' '.join(AGAIN)} --rules {TWO} --repeats 40{apart}" for apart in ("", " --published")]
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -107,12 +110,13 @@ def list_finished(args: argparse.Namespace) -> int:
 def run_all(args: argparse.Namespace) -> int:
     """Every experiment as if by its own command, but all of their jobs side by side; then the report."""
     common = ["--out", str(args.out), "--workers", str(args.workers), *(["--force"] if args.force else [])]
-    lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in ALL.items()]
+    lines = [f"{line} {quick if args.quick else ''}".split() for line, quick in (ALL | PUBLISHED).items()]
     if args.full:
-        lines = [[application.name, "--full"] for application in APPLICATIONS]
+        lines = [*([application.name, "--full"] for application in APPLICATIONS), *map(str.split, MORE_REPEATS)]
     commands = [build_parser().parse_args(line + common) for line in lines]
-    if args.full:
-        commands.append(build_parser().parse_args([*MORE_REPEATS, *common, "--out", str(args.out / FULL)]))
+    for command in commands:  # panels with more repeats or other losses stand apart
+        if "published" in command:
+            command.out = command.out / (FULL if args.full else "") / (store.PUBLISHED if command.published else "")
     failures = run_together(commands)
     write_report(args)
     return tell(failures)

@@ -32,3 +32,7 @@ __all__ = [
     "SphereProjection",
     "from_cvxpy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.jit import INSTALLED, allocating
+from declarative.kernels.library import available, call, threads
 
 LARGEST = 512  # rows, beyond which factorisations are faster than pivots, which are bound by memory
-PLAIN = 1e5  # problems times rows to the third power: for so few the method pays without Numba
+PLAIN = 1e5  # problems times rows to the third power: for so few the method pays in Python
 PIVOTS = 8  # take as long as an iteration of the interior-point method at least
 DEPENDENT = 1e-10  # of a pivot, relative to what it was before elimination
 VIOLATED = 1e-12  # of a slack, relative to the largest
@@ -48,14 +48,28 @@ def find_active(
     """
     size, k = slacks.shape
     active, count, clear = np.zeros((size, k), np.bool_), np.zeros(size, np.int64), np.zeros(size, np.bool_)
-    if k <= LARGEST and slacks.device.type == "cpu" and (INSTALLED or size * k**3 <= PLAIN):
-        arrays = complement.numpy(), slacks.numpy(), wanted.numpy()
-        with np.errstate(all="ignore"):  # what is not a number is not clear
-            _find_all(*arrays, equalities, PIVOTS * limit, active, count, clear)
-    return tuple(torch.from_numpy(x).to(slacks.device) for x in (active, count, clear))  # type: ignore[return-value]
+    found = torch.from_numpy(active), torch.from_numpy(count), torch.from_numpy(clear)
+    if k <= LARGEST and slacks.device.type == "cpu":
+        if available():
+            _find_in_core(complement, slacks, wanted, equalities, PIVOTS * limit, found)
+        elif size * k**3 <= PLAIN:
+            arrays = complement.numpy(), slacks.numpy(), wanted.numpy()
+            with np.errstate(all="ignore"):  # what is not a number is not clear
+                _find_all(*arrays, equalities, PIVOTS * limit, active, count, clear)
+    return tuple(x.to(slacks.device) for x in found)  # type: ignore[return-value]
 
 
-@allocating
+def _find_in_core(
+    complement: Tensor, slacks: Tensor, wanted: Tensor, equalities: int, limit: int, found: tuple[Tensor, ...]
+) -> None:
+    """The same by the compiled core, in double precision."""
+    tables, xs, wanted = complement.double().contiguous(), slacks.double().contiguous(), wanted.contiguous()
+    buffers, to = (x.data_ptr() for x in (tables, xs, wanted)), (x.data_ptr() for x in found)
+    call("active_set_find", *buffers, *slacks.shape, equalities, limit, *to, threads())
+    complement.copy_(tables)
+    slacks.copy_(xs)
+
+
 def _sweep(table: Array, i: int, sign: float) -> None:
     """Pivot: sign is 1 for a row that joins the active ones, and -1 for one that leaves them."""
     row = table[i].copy()
@@ -70,7 +84,6 @@ def _sweep(table: Array, i: int, sign: float) -> None:
     table[i, i] = -1 / pivot
 
 
-@allocating
 def _entering(table: Array, x: Array, active: Flags, small: float) -> int:
     """The row whose violation, in units of what a step changes it by, is largest; -1 if there is none."""
     found, most = -1, 0.0
@@ -82,7 +95,6 @@ def _entering(table: Array, x: Array, active: Flags, small: float) -> int:
     return found
 
 
-@allocating
 def _blocking(column: Array, x: Array, active: Flags, equalities: int) -> tuple[int, float]:
     """The active inequality whose multiplier becomes zero first, and after how long a step."""
     found, length = -1, np.inf
@@ -92,13 +104,11 @@ def _blocking(column: Array, x: Array, active: Flags, equalities: int) -> tuple[
     return found, length
 
 
-@allocating
 def _move(column: Array, x: Array, active: Flags, length: float) -> None:
     for j in range(len(x)):
         x[j] += -length * column[j] if active[j] else length * column[j]
 
 
-@allocating
 def _find(table: Array, x: Array, active: Flags, equalities: int, limit: int) -> int:
     """The pivots for one problem, whose x becomes multipliers of active and slacks of other rows; -1: none is found."""
     least, largest = np.empty(len(x)), 1.0
@@ -133,7 +143,6 @@ def _find(table: Array, x: Array, active: Flags, equalities: int, limit: int) ->
     return -1
 
 
-@allocating
 def _find_all(
     tables: Array, xs: Array, wanted: Flags, equalities: int, limit: int, active: Flags, count: Any, clear: Flags
 ) -> None:
@@ -143,7 +152,6 @@ def _find_all(
             clear[i] = count[i] >= 0 and _is_clear(xs[i], active[i], equalities)
 
 
-@allocating
 def _is_clear(x: Array, active: Flags, equalities: int) -> bool:
     """Whether every inequality has either a slack or a multiplier."""
     slack, multiplier, least_slack, least_multiplier = 1.0, 1.0, np.inf, np.inf

@@ -47,7 +47,10 @@ class Eigenvectors(Layer):
     Shapes: X (batch, m, m) -> (batch, m, k), columns ordered by ascending eigenvalue.
 
     Degenerate: the eigenvectors of a repeated eigenvalue are not a function of X. Their gradient leaves out the
-    directions within the eigenspace, so that it stays finite, and there is a :class:`NumericalWarning`.
+    directions within the eigenspace, so that it stays finite, and there is a :class:`NumericalWarning`. Those of
+    eigenvalues with a gap that is small beside X, below the square root of the precision, are functions of X that have
+    lost as many digits as rounding errors of X are smaller than the gap: so has a gradient that depends on the gap, and
+    another warning says how many are left.
 
     Args:
         k: how many; by default all.
@@ -190,6 +193,7 @@ class EigenSystem(ShiftedSystem):
 
     def factorise(self) -> Solve:
         inverse = self.inverse()
+        rounding = torch.finfo(self.values.dtype).eps * self.values.abs().amax(-1)[:, None, None]
         repeated = ((inverse == 0).sum(-2) > 1).any(-1)
         if repeated.any():
             why = "an eigenvalue is repeated, and its eigenvectors are not a function of the matrix"
@@ -197,11 +201,27 @@ class EigenSystem(ShiftedSystem):
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             R = _columns(r, self.X)
+            self._say_what_is_lost(inverse, rounding, R)
             # Where the cut-off takes other directions than u_j, those are left out; u_j itself always is.
             Z = _in_basis(self.vectors, inverse, R) + self.U * t.unsqueeze(-2)
             return Z.flatten(1), (self.U * R).sum(-2)
 
         return solve
+
+    def _say_what_is_lost(self, inverse: Tensor, rounding: Tensor, R: Tensor) -> None:
+        """Warn where a part of the gradient hangs on a gap that is not large beside the rounding errors of X."""
+        near = inverse.abs() * rounding  # by how much, relatively, they change what is divided by a gap
+        limit = torch.finfo(R.dtype).eps ** 0.5
+        if not bool((near > limit).any()):
+            return
+        parts = (inverse * _thin_product(self.vectors.mT, R)).abs()
+        size = parts.amax((-2, -1))
+        lost = (near * parts).amax((-2, -1)) / torch.where(size > 0, size, 1.0)
+        bad = lost > limit
+        if bool(bad.any()):
+            good_to = f"so that the gradient is only good to {float(lost[bad].amax()):.0e}"
+            why = "an eigenvalue is so close to another one that rounding errors of the matrix turn their eigenvectors"
+            warn_of(bad, why, good_to)
 
 
 def _symmetric_product(X: Tensor, Z: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from torch import Tensor
 from declarative import Status
 from declarative.linear import times
 
+from .flats import fall, next_constraint, null_space
 from .interior import solve_program
-from .program import Program
+from .program import Iterate, Program
 from .systems import largest_or_one
 
 ITERATIONS = 60  # of the interior-point method, to find evidence
@@ -49,19 +50,10 @@ def _definite(matrix: Tensor) -> Tensor:
     return definite
 
 
-def null_space(C: Tensor, eps: float) -> Tensor:  # (batch, k, m) -> (batch, m, m)
-    """An orthonormal basis of {w: C w = 0} as columns; those beyond its dimension are zero."""
-    square = torch.nn.functional.pad(C, (0, 0, 0, max(0, C.shape[2] - C.shape[1])))
-    _, values, vectors = torch.linalg.svd(square.nan_to_num(0.0, 0.0, 0.0))  # a NaN would make the whole batch fail
-    free = values <= 10 * max(C.shape[1:]) * eps * values[:, :1]
-    basis: Tensor = vectors.mT * free.unsqueeze(-2)
-    return basis
-
-
-def reason(program: Program, dtype: torch.dtype, otherwise: Status) -> Tensor:  # (batch,)
+def reason(program: Program, point: Iterate, dtype: torch.dtype, otherwise: Status) -> Tensor:  # (batch,)
     """The status of programs without a solution, up to the rounding errors that they came with.
 
-    Their rows have length 1, and they are convex on the null space of A at least.
+    Their rows have length 1, and they are convex on the null space of A at least. The points are where a solver ended.
     """
     eps = torch.finfo(dtype).eps
     program = program.to(torch.float64)
@@ -69,8 +61,10 @@ def reason(program: Program, dtype: torch.dtype, otherwise: Status) -> Tensor:  
     rows = torch.stack([x.flatten(1).isfinite().all(-1) for x in program.tensors()]).all(0).nonzero().flatten()
     if not len(rows):
         return codes
-    part = program.select(rows)
-    found = torch.where(_falls(part, eps), int(Status.UNBOUNDED), codes[rows])
+    part, at = program.select(rows), Iterate(*(x.to(torch.float64) for x in point.select(rows).tensors()))
+    way = fall(part, at, eps)
+    falls = _falls(part, eps) | (way.any(-1) & ~next_constraint(part, at, way)[1])
+    found = torch.where(falls, int(Status.UNBOUNDED), codes[rows])
     codes[rows] = torch.where(_contradicts(part, eps), int(Status.INFEASIBLE), found)
     return codes
 

@@ -20,9 +20,11 @@ from declarative.linear import ActiveFactorisation, DenseFactorisation, SchurRed
 from declarative.optimality import optimality_tolerance
 
 from .active_set import find_active
+from .flats import fall, next_constraint
 from .program import Iterate, Program, Residuals, decided, residual, residuals, solve_equality, within_bounds
 
 IDLE_ITERATIONS = 4  # iterations that need not bring progress
+CORNERS = 4  # sets of active constraints to solve with, besides those that a slope leads to
 START_DISTANCE = 10.0  # how far from the origin to start, in units of the bounds
 
 
@@ -203,20 +205,34 @@ def _longest(point: Iterate, step: Iterate, fraction: float) -> Tensor:
 
 
 def _finish(program: Program, point: Iterate, count: Tensor, lowest: Tensor, reduction: SchurReduction) -> Solved:
-    """Solve the optimality conditions with the constraints that are active, and take the result where it is better."""
+    """Solve the optimality conditions with the constraints that are active, and take the result where it is better.
+
+    Where Q is singular, a slope along a direction without curvature leads to the next constraint, which joins them.
+    """
     p, held, before = program.b.shape[-1], point.l > point.w, None
-    for _ in range(4):
-        if before is not None and torch.equal(held, before):
+    falling = torch.zeros_like(reduction.sound)
+    for step in range(CORNERS + program.q.shape[-1]):
+        if before is not None and (torch.equal(held, before) or (step >= CORNERS and not falling.any())):
             break
         active, before = torch.cat([torch.ones_like(program.b, dtype=torch.bool), held], -1), held
         u, s, factors = solve_equality(program, active, reduction)
         slack = program.h - times(program.G, u)
         pull = torch.where(held, s[:, p:], 0.0)
         corner = Iterate(u, s[:, :p], pull.clamp(min=0.0), torch.where(held, 0.0, slack.clamp(min=0.0)))
-        now = residual(program, corner)
-        better = now < lowest
+        way = _fall(program, corner, reduction)
+        now, falling = residual(program, corner), way.any(-1)
+        better = (now < lowest) & ~falling
         point, lowest = corner.where(better, point), torch.where(better, now, lowest)
         # What is violated joins, and a multiplier of the wrong sign drops out.
-        held = torch.where(held, pull > 0, slack < 0)
+        moved = torch.where(held, pull > 0, slack < 0) | (next_constraint(program, corner, way)[0])
+        held = moved if step < CORNERS else torch.where(falling.unsqueeze(-1), moved, held)
     point, _ = decided(program, within_bounds(program, point), point.y, point.l)
-    return Solved(point, count, residual(program, point), factors if factors.sound.all() else None)
+    # One that still falls is no solution, however small the slope is.
+    found = torch.where(_fall(program, point, reduction).any(-1), 1.0, residual(program, point))
+    return Solved(point, count, found, factors if factors.sound.all() else None)
+
+
+def _fall(program: Program, point: Iterate, reduction: SchurReduction) -> Tensor:  # (batch, m)
+    """The way down along flat directions, which there are none of where Q is definite."""
+    way, rest = torch.zeros_like(point.u), (~reduction.sound).nonzero().flatten()
+    return way.index_copy(0, rest, fall(program.select(rest), point.select(rest))) if len(rest) else way

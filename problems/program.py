@@ -66,6 +66,16 @@ class Program(Rows):
         """The largest entry of each row of G."""
         return self.G.abs().amax(-1)
 
+    def forces(self, point: Iterate) -> Tensor:  # (batch, m)
+        """The sizes of the terms of D_U L at a point.
+
+        Those of Q u are at least those of a product R' R u, whose entries are no larger than sqrt(Q_ii Q_jj).
+        """
+        pulls = times(self.A.abs().mT, point.y.abs()) + times(self.G.abs().mT, point.l.abs())
+        root = torch.diagonal(self.Q, dim1=-2, dim2=-1).abs().sqrt()
+        curved = root * (root * point.u.abs()).sum(-1, keepdim=True)
+        return torch.maximum(times(self.Q.abs(), point.u.abs()), curved) + self.q.abs() + pulls
+
     def to(self, dtype: torch.dtype) -> Program:
         """The same programs in another precision."""
         return Program(*(x.to(dtype) for x in self.tensors()))
@@ -183,16 +193,23 @@ def solve_equality(
     return u, s, factors
 
 
-def is_weak(u: Tensor, slack: Tensor, pull: Tensor) -> Tensor:  # (batch, n)
+def is_weak(program: Program, u: Tensor, y: Tensor, slack: Tensor, pull: Tensor) -> Tensor:  # (batch, n)
     """Which inequalities of a normalised program have neither a slack nor a multiplier."""
     small = kink_tolerance(u.dtype)
-    return (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+    weak = (slack <= small * u.abs().amax(-1, keepdim=True).clamp(min=1.0)) & (pull <= small)
+    rows = (weak & (pull > 0)).any(-1).nonzero().flatten()
+    if len(rows):  # a multiplier is small beside the other forces along the entries of u that its constraint acts on
+        part, at = program.select(rows), Iterate(u[rows], y[rows], pull[rows], slack[rows])
+        forces = part.forces(at) + torch.finfo(u.dtype).eps * part.Q.abs().sum(-1) * _size(at.u)
+        effect = (part.G.abs() / or_one(forces).unsqueeze(-2)).amax(-1) * at.l
+        weak = weak.index_copy(0, rows, weak[rows] & (effect <= small))
+    return weak
 
 
 def decided(program: Program, u: Tensor, y: Tensor, pull: Tensor) -> tuple[Iterate, Tensor]:
     """The point with either a slack or a multiplier for every inequality, and which of them have neither."""
     slack = program.h - times(program.G, u)
-    weak = is_weak(u, slack, pull)
+    weak = is_weak(program, u, y, slack, pull)
     slack = slack.clamp_(min=0.0)
     held = (pull > slack) & ~weak
     return Iterate(u, y, torch.where(held, pull, 0.0), torch.where(held, 0.0, slack)), weak

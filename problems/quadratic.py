@@ -24,8 +24,9 @@ from declarative.solution import RawSolution
 from declarative.structure import Kind, Point
 
 from .evidence import convex, convex_along, reason
+from .flats import fall
 from .formula import StructuredSolver, assessment
-from .inputs import Inputs, require_count
+from .inputs import Inputs, require_count, visible
 from .interior import solve_program
 from .layer import Layer, Options
 from .program import Iterate, Normalised, Program, decided, is_weak, residual, residuals, solve_equality
@@ -100,12 +101,15 @@ class QuadraticProgram(Layer):
 
         minimise u' Q u / 2 + q' u   subject to   A u = b and G u <= h.
 
-    Where Q is definite, the active set is found by a dual method, in compiled code if Numba is there; what that leaves
+    Where Q is definite, the active set is found by a dual method, in compiled code; what that leaves
     open is solved by a batched interior-point method, and finished on the active set, to rounding. Only the symmetric
     part of Q counts, which must be positive semidefinite. Differentiable in all six inputs.
 
     Shapes: Q (batch, m, m), q (batch, m), A (batch, p, m), b (batch, p), G (batch, n, m), h (batch, n) -> y (batch, m).
     A and b may be None, and so may G and h.
+
+    A bound that is not there is +inf in h: its row has the multiplier 0 and no gradient, so that no large number has to
+    stand for it. Infinite entries of any other kind, -inf in h among them, and NaNs are ``Status.NOT_FINITE``.
 
     Degenerate: constraints without a solution are ``Status.INFEASIBLE``, an objective without a bound
     ``Status.UNBOUNDED``, a Q that is not convex ``Status.NOT_OPTIMAL``. A constraint that is just active, with a zero
@@ -141,7 +145,16 @@ class QuadraticProgram(Layer):
                 raise ValueError(f"{names} belong together: give both or neither.")
             found.append(q.new_zeros(len(q), 0, q.shape[-1]) if rows is None else rows)
             found.append(q.new_zeros(len(q), 0) if right is None else right)
-        return tuple(found)
+        return _without_absent(*found)
+
+
+def _without_absent(Q: Tensor, q: Tensor, A: Tensor, b: Tensor, G: Tensor, h: Tensor) -> Inputs:
+    """The inputs with 0' u <= 1 in the place of g' u <= +inf: neither holds anything, and neither has a gradient."""
+    absent = h == torch.inf
+    if visible(h) and not bool(absent.any()):
+        return Q, q, A, b, G, h
+    blank = absent.unsqueeze(-1) & G.isfinite()
+    return Q, q, A, b, torch.where(blank, 0.0, G), torch.where(absent, 1.0, h)
 
 
 def _program(batch: Batch, dtype: torch.dtype, *, symmetric: bool = True) -> Program:
@@ -202,6 +215,7 @@ class Direct(_QuadraticSolver):
         point, iterations = Iterate(u, s, program.h, program.h), torch.zeros_like(factors.sound, dtype=torch.int64)
         found = residual(program, point)
         good = found <= optimality_tolerance(u.dtype)
+        good = good & ~fall(program, point).any(-1)
         minimal = factors.sound.clone()  # for Q is definite there; where the constraints make up for it, it need not be
         if not minimal.all():
             rest = program.select(~minimal).to(torch.float64)
@@ -240,9 +254,9 @@ def _codes(program: Program, point: Iterate, good: Tensor, dtype: torch.dtype) -
         return codes
     far = good & (away > torch.cat([program.b, program.h, torch.ones_like(point.u)], -1).abs().amax(-1))
     if far.any():
-        codes[far] = reason(program.select(far), point.u.dtype, Status.CONVERGED)
+        codes[far] = reason(program.select(far), point.select(far), point.u.dtype, Status.CONVERGED)
     if not good.all():
-        codes[~good] = reason(program.select(~good), dtype, Status.STALLED)
+        codes[~good] = reason(program.select(~good), point.select(~good), dtype, Status.STALLED)
     return codes
 
 
@@ -262,7 +276,8 @@ def _raw(
     factors = None if factors is None else replace(factors, size=given.size / given.unit, lengths=lengths)
     assessment = None
     if found is not None and not codes.any():
-        assessment = _assessment(multipliers, point, is_weak(point.u, point.w, point.l), found)
+        weak = is_weak(given.program, point.u, point.y, point.w, point.l)
+        assessment = _assessment(multipliers, point, weak, found)
     return RawSolution(
         point.u * given.unit, multipliers, codes, iterations, messages, factors=factors, assessment=assessment
     )

@@ -54,6 +54,11 @@ PENALTIES = {
 
 def total_penalty(x: Tensor, scale: Number, u: Tensor, penalty: str) -> Tensor:
     """sum_i phi(u - x_i)."""
+    if (
+        penalty == "huber"
+    ):  # in units of the scale forces of points far away are 1 and -1, which cancel without rounding
+        near, far = (u - x).abs() <= scale, (u * scale - x * scale).abs() - scale * scale / 2
+        return torch.where(near, (u - x).square() / 2, far).sum()
     return PENALTIES[penalty].value(u - x, scale).sum()
 
 
@@ -69,13 +74,15 @@ class RobustPooling(Layer):
     | `truncated`    | r^2 / 2 up to scale, then constant                 | not convex |
 
     Solved by reweighted means. For a penalty that is not convex there are several local minima: the descent starts at
-    every x_i, the mean and the median, and the best of the minima found is returned, usually but not surely the global
-    one. The solution jumps where two minima are equally good; the gradient is that of the one returned.
+    every x_i, the mean, the median, and between any two neighbours among the places where a point becomes an outlier;
+    the best of the minima found is returned. For ``truncated`` it is the global one: which points are outliers is the
+    same everywhere between two such places, and all these sets are tried. For ``welsch`` it is usually, but not surely.
+    The solution jumps where two minima are equally good; the gradient is that of the one returned.
 
     Shapes: x (batch, m), scale () or (batch,) -> y (batch,).
 
-    Degenerate: a Huber solution without any point within ``scale`` is not unique; its gradient is zero, with a
-    :class:`NumericalWarning`.
+    Degenerate: a Huber solution without any point within ``scale`` is not unique; the middle of all is returned, and
+    its gradient is zero, with a :class:`NumericalWarning`.
 
     Args:
         penalty: a name from the table.
@@ -124,7 +131,8 @@ def _centre(*xs: Tensor, penalty: str, scalar: ScalarParameter) -> Tensor:  # (b
     (phi, weight, convex), scale = PENALTIES[penalty], scale.unsqueeze(-1)
     u = torch.stack([x.mean(-1), x.median(-1).values], -1)
     if not convex:
-        u = torch.cat([u, x], -1)
+        edges = torch.cat([x - scale.squeeze(-1), x + scale.squeeze(-1)], -1).sort(-1).values
+        u = torch.cat([u, x, edges[:, :-1] + (edges[:, 1:] - edges[:, :-1]) / 2], -1)
     points = x.unsqueeze(-2)  # (batch, 1, n) against starts (batch, starts, 1)
     for _ in range(SWEEPS):
         weights = weight(u.unsqueeze(-1) - points, scale)
@@ -138,7 +146,22 @@ def _centre(*xs: Tensor, penalty: str, scalar: ScalarParameter) -> Tensor:  # (b
     else:  # reweighting creeps where a penalty is nearly an absolute value
         u = torch.cat([u, _bisected(x, scale, weight)], -1) if convex else u
     value = phi(u.unsqueeze(-1) - points, scale).sum(-1)
-    return u.gather(-1, value.argmin(-1, keepdim=True)).squeeze(-1)
+    best = u.gather(-1, value.argmin(-1, keepdim=True))
+    return (_middle(x, scale.squeeze(-1), best) if penalty == "huber" else best).squeeze(-1)
+
+
+def _middle(x: Tensor, scale: Tensor, u: Tensor) -> Tensor:  # (batch, m), (batch, 1) twice -> (batch, 1)
+    """The middle of all Huber solutions where no point is within the scale of them, else u.
+
+    They lie between the two median points. From their middle the objective rises to both sides alike; close to an end
+    it looks like the edge of a plateau.
+    """
+    half, rest = divmod(x.shape[-1], 2)
+    if rest:
+        return u
+    ordered = x.sort(-1).values
+    low, high = ordered[:, half - 1 : half] + scale, ordered[:, half : half + 1] - scale
+    return torch.where(low < high, low / 2 + high / 2, u)
 
 
 def _bisected(x: Tensor, scale: Tensor, weight: Residuals) -> Tensor:  # (batch, 1)

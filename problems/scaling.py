@@ -1,4 +1,4 @@
-"""Some of Sinkhorn's iterations u = r / K v, v = c / K' u, for a batch: compiled by Numba where it is, or by torch.
+"""Some of Sinkhorn's iterations u = r / K v, v = c / K' u, for a batch: by the compiled core, or by torch.
 
 Each step may be longer than Sinkhorn's by an excess w: u (r / u K v)^(1 + w), to first order.
 """
@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from declarative.linear.jit import INSTALLED, allocating
+from declarative.kernels.library import as_buffer, available, call, threads
 
-Array = NDArray[np.floating]
+LOOPS = {torch.float64: "sinkhorn_iterate_double", torch.float32: "sinkhorn_iterate_float"}
 
 
 class Scaled(NamedTuple):
@@ -38,52 +36,16 @@ def iterate(
     steps: int,
 ) -> Scaled:
     """So many iterations; what has converged stays as it is."""
-    if not INSTALLED or kernel.device.type != "cpu":
+    if kernel.device.type != "cpu" or kernel.dtype not in LOOPS or not available():
         return _by_tensors(kernel, r, c, u, v, excess, tolerance, steps)
+    (batch, m, n), dtype = kernel.shape, kernel.dtype
     u, v = (x.clone(memory_format=torch.contiguous_format) for x in (u, v))  # for they are overwritten
-    error, middle = u.new_empty(len(u)), u.new_empty(len(u))
-    count = torch.empty(len(u), dtype=torch.int64, device=u.device)
-    tensors = kernel, r, c, u, v, excess, error, middle, count
-    _iterate_all(*(x.contiguous().numpy() for x in tensors), tolerance, steps)
+    error, middle = u.new_empty(batch), u.new_empty(batch)
+    count = torch.empty(batch, dtype=torch.int64, device=u.device)
+    given = [as_buffer(x, dtype) for x in (kernel, r, c, u, v, excess)]
+    addresses = [x.data_ptr() for x in (*given, error, middle, count)]
+    call(LOOPS[dtype], *addresses, tolerance, steps, batch, m, n, threads())
     return Scaled(u, v, error, middle, count)
-
-
-@allocating
-def _iterate_all(
-    kernels: Array,
-    r: Array,
-    c: Array,
-    u: Array,  # overwritten, as are error, middle and count
-    v: Array,
-    excess: Array,
-    error: Array,
-    middle: Array,
-    count: NDArray[np.int64],
-    tolerance: float,
-    steps: int,
-) -> None:
-    for i in range(len(kernels)):
-        error[i], middle[i], count[i] = _iterate(kernels[i], r[i], c[i], u[i], v[i], excess[i], tolerance, steps)
-
-
-@allocating
-def _iterate(
-    kernel: Array, r: Array, c: Array, u: Array, v: Array, excess: float, tolerance: float, steps: int
-) -> tuple[float, float, int]:
-    """For one problem: the error at the end and half-way, and the number of iterations."""
-    right_u, error, middle, count = r / np.dot(kernel, v), np.inf, np.inf, 0
-    while count < steps and error > tolerance:
-        u[:] = right_u + excess * right_u * (right_u / u - 1)
-        right_v = c / np.dot(u, kernel)
-        v[:] = right_v + excess * right_v * (right_v / v - 1)
-        right_u = r / np.dot(kernel, v)
-        error = np.abs(u / right_u - 1).max()
-        if excess > 0:  # otherwise the columns have their sums
-            error = max(error, np.abs(v / right_v - 1).max())
-        if 2 * count < steps:
-            middle = error
-        count += 1
-    return error, middle, count
 
 
 def _by_tensors(

@@ -17,6 +17,7 @@ from .schur import solve_schur
 from .sinkhorn import Sinkhorn, uniform_marginals
 from .systems import InverseDiagonalSystem, StructuredSystem
 
+CANCELLED = 0.03  # of what a gradient is summed up from: what is left below that is computed in double precision
 SAME_MASS = 1e-4  # how far apart, relatively, the masses of r and c may be
 
 
@@ -207,13 +208,21 @@ class TransportSystem(StructuredSystem):
 
         def solve(r: Tensor, t: Tensor) -> Pair:
             free = plan * r.view(plan.shape)
+            size = free.flatten(1).abs().amax(-1)
             right = free.sum(-1), free.sum(-2)
             if bool(t.any()):  # the gradient of a loss of the plan alone has none
                 right = _less(right, t / gamma.squeeze(-1))
             s, columns = solve_schur(plan, *right)
             for part in (s.unsqueeze(-1), columns.unsqueeze(-2)):
                 free.addcmul_(plan, part, value=-1)  # in place: to get new memory takes longer than to fill it
-            return free.mul_(gamma).flatten(1), torch.cat([s, columns[:, :-1]], -1)
+            left = free.flatten(1).abs().amax(-1)
+            z, s = free.mul_(gamma).flatten(1), torch.cat([s, columns[:, :-1]], -1)
+            # Close to a vertex nearly all of r - A' s cancels, more than single precision has digits for.
+            lost = (left < CANCELLED * size).nonzero().flatten() if plan.dtype != torch.float64 else ()
+            if len(lost):
+                again = TransportSystem(plan[lost].double(), gamma[lost].double()).factorise()
+                z[lost], s[lost] = (x.to(z.dtype) for x in again(r[lost].double(), t[lost].double()))
+            return z, s
 
         return solve
 

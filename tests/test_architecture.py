@@ -17,6 +17,7 @@ ROOMS = [
     "declarative.torchside",
     "declarative.inputs",
     "declarative.user",
+    "declarative.kernels",
     "declarative.linear",
     "declarative.linearity",
     "declarative.expansion",
@@ -28,6 +29,7 @@ ROOMS = [
     "declarative.boundary",
     "declarative.recording",
     "declarative.solvers",
+    "declarative.fingerprint",
     "declarative.forward",
     "declarative.gradients",
     "declarative.derivatives",
@@ -44,7 +46,6 @@ ROOMS = [
     "problems",
     "experiments",
 ]
-MAY_TOUCH_PRIVATE_NUMBA = "declarative.linear.numba_internals"
 MAY_TOUCH_PRIVATE_TORCH = ("declarative.torchside", "declarative.recording")
 
 
@@ -131,14 +132,14 @@ def foreign(source: str) -> list[str]:
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
-    own |= {"_fields", "_replace"}  # of named tuples, and documented
+    own |= {"_asdict", "_fields", "_make", "_replace"}  # of named tuples, and documented
     private = {name for name in used.values() if name.startswith("_") and not name.endswith("_")}
     return [text for text, name in used.items() if name in private - own]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_private_names_stay_in_their_module(name):
-    if not name.startswith((*MAY_TOUCH_PRIVATE_TORCH, MAY_TOUCH_PRIVATE_NUMBA)):
+    if not name.startswith(MAY_TOUCH_PRIVATE_TORCH):
         assert not foreign(MODULES[name].read_text())
 
 
@@ -153,13 +154,13 @@ def test_the_test_would_notice():
 @pytest.mark.parametrize(
     ("solver", "record", "forward"),
     [
-        (torch.nn.functional.normalize, False, 13),
+        (torch.nn.functional.normalize, False, 15),
         (torch.nn.functional.normalize, True, 12),
-        ("newton", False, 14),
+        ("newton", False, 16),
         ("newton", True, 14),
     ],
 )
 def test_a_reader_follows_a_call_in_few_hops(solver, record, forward):
     hops = hops_of_node(solver, record)
     assert len(hops["forward"]["path"]) <= forward, hops["forward"]["path"]
-    assert len(hops["backward"]["path"]) <= 8, hops["backward"]["path"]
+    assert len(hops["backward"]["path"]) <= (8 if record else 10), hops["backward"]["path"]

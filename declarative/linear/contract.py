@@ -12,10 +12,12 @@ Here is what all such systems have in common: a solution that can be differentia
 from __future__ import annotations
 
 import abc
+import copy
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -68,6 +70,23 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
+class Wanted(abc.ABC):
+    """What the solution (z, s) of a system is wanted for, which says whether a doubt about it matters."""
+
+    @abc.abstractmethod
+    def is_affected(self, solution: Pair, usual: Pair, change: Pair, tolerance: float) -> Tensor | None:  # (batch,)
+        """Whether it would change by more than the tolerance, relatively, with the solution; None: not known.
+
+        ``usual`` has the size that a solution would have if nothing cancelled.
+        """
+
+    @abc.abstractmethod
+    def is_turned(
+        self, solution: Pair, usual: Pair, multipliers: Tensor, solve: Solve, tolerance: float
+    ) -> Tensor | None:
+        """Whether it would change if the multipliers (batch, k) that the matrix depends on changed; None: not known."""
+
+
 class System(abc.ABC):
     """A symmetric linear system, one per problem of the batch, as a function of tensors (its operands).
 
@@ -75,8 +94,16 @@ class System(abc.ABC):
     and reverse, follow from these two.
     """
 
+    wanted: Wanted | None = None  # what a doubtful solution is judged by; None: by its own digits
+
     def __init__(self, *operands: Tensor) -> None:
         self.operands = operands
+
+    def wanted_for(self, wanted: Wanted) -> Self:
+        """The same, warning only where what its solution is wanted for is affected."""
+        other = copy.copy(self)
+        other.wanted = wanted
+        return other
 
     @property
     def rebuild(self) -> Callable[..., System]:
@@ -94,7 +121,8 @@ class System(abc.ABC):
     def solve(self, r: Tensor, t: Tensor) -> Pair:
         """(z, s) for the right-hand side (r, t), differentiable in both and in the operands."""
         if torch.is_grad_enabled() or transformed() or value_is_hidden(r) or value_is_hidden(t):
-            return _apply(self.rebuild, r, t, *self.operands)
+            kind = self.rebuild if self.wanted is None else partial(_wanted_for, self.rebuild, self.wanted)
+            return _apply(kind, r, t, *self.operands)
         return self.factorise()(r, t)  # nobody differentiates
 
 
@@ -195,6 +223,10 @@ class _Solve(torch.autograd.Function):
         z, s = _apply(kind, *folded)
         size = len(z) // max(count, 1)
         return (z.unflatten(0, (count, size)), s.unflatten(0, (count, size))), (0, 0)
+
+
+def _wanted_for(kind: Callable[..., System], wanted: Wanted, *operands: Tensor) -> System:
+    return kind(*operands).wanted_for(wanted)
 
 
 def _apply(kind: Callable[..., System], *tensors: Tensor) -> Pair:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..torchside import value_is_hidden
-from .contract import Factorisation, Pair, Solve, System, or_one, times, warn_of
+from .contract import Factorisation, Pair, Solve, System, Wanted, or_one, times, warn_of
+from .correction import BALANCED, Equations, announce, corrected
 from .fallback import WithFallback
 from .forms import Full, StoredSystem
 from .indefinite import IndefiniteFactorisation
@@ -30,7 +31,8 @@ class DenseSystem(StoredSystem):
     hessian_form = Full()
 
     def factorise(self, warn: bool = True) -> DenseFactorisation:
-        return DenseFactorisation(self.hessian, self.jacobian, self.active, "the KKT matrix" if warn else None)
+        name = "the KKT matrix" if warn else None
+        return DenseFactorisation(self.hessian, self.jacobian, self.active, name, self.wanted)
 
 
 class HessianSystem(System):
@@ -63,23 +65,20 @@ class DenseFactorisation(Factorisation):
 
     Args:
         name: what a warning calls the matrix where it is singular; None for no warning.
+        wanted: what a doubtful solution is judged by.
     """
 
-    def __init__(self, hessian: Tensor, jacobian: Tensor, active: Tensor, name: str | None) -> None:
-        self.name = name
+    def __init__(
+        self, hessian: Tensor, jacobian: Tensor, active: Tensor, name: str | None, wanted: Wanted | None = None
+    ) -> None:
+        self.name, self.wanted = name, wanted
         self.eps = torch.finfo(hessian.dtype).eps  # of the entries; they are computed with in double precision
         self.hessian, self.rows, self.finite = _finite_part(hessian.double(), jacobian.double(), active)
         self.mask = (active & self.finite.unsqueeze(-1)).to(self.hessian.dtype)
+        self.equations = Equations(Full(), self.hessian, Full(), self.rows, 1 - self.mask)
         self._factorise()
-        if name is not None:
-            self._announce(name)
-
-    def _announce(self, name: str) -> None:
-        if not self.finite.all():
+        if name is not None and not self.finite.all():
             warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
-        if bool((singular := self.singular()).any()):
-            why, so = f"{name} {SINGULAR}", "the least-norm solution was used; check(node, x) tells more"
-            warn_of(singular, why, so)
 
     def _factorise(self) -> None:
         hessian, rows, mask, eps = self.hessian, self.rows, self.mask, self.eps
@@ -89,11 +88,11 @@ class DenseFactorisation(Factorisation):
         self.length = or_one(torch.linalg.vector_norm(columns, dim=-1))  # (batch, k)
         scaled = hessian * self.unit.unsqueeze(-1) * self.unit.unsqueeze(-2)
         schur, definite = _factorise_schur(scaled, columns / self.length.unsqueeze(-1), mask, eps)
-        self._factors = WithFallback(
-            partial(_in_units, schur, self.unit, self.length),
-            definite,
-            lambda rest: IndefiniteFactorisation(hessian[rest], rows[rest], mask[rest], eps),
-        )
+        self._factors = WithFallback(partial(_in_units, schur, self.unit, self.length), definite, self._eliminate)
+
+    def _eliminate(self, which: Tensor) -> IndefiniteFactorisation:
+        """The factors of the whole matrix of some problems."""
+        return IndefiniteFactorisation(self.hessian[which], self.rows[which], self.mask[which], self.eps)
 
     def curvature(self) -> Tensor:
         return self._factors.curvature()
@@ -108,33 +107,26 @@ class DenseFactorisation(Factorisation):
 
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         dtype, r, t = r.dtype, r.to(self.mask.dtype), t.to(self.mask.dtype) * self.mask
-        z, s = self._factors(r, t)
-        # Once more for what is left: that mends the last digits, and its size says how many digits were lost.
-        pulled = times(self.rows.mT, s)
-        left, gap = r - times(self.hessian, z) - pulled, t - times(self.rows, z)
-        change_z, change_s = self._factors(left, gap * self.mask)
-        if not value_is_hidden(r):
-            self._report_lost_digits(z, s, change_z, change_s)
-        z, s = z + change_z, (s + change_s) * self.mask
+        if value_is_hidden(r):
+            z, s = self._factors(r, t)
+            change_z, change_s = self._factors(*self.equations.left(z, s, r, t))
+            z, s = z + change_z, s + change_s
+        else:
+            z, s = self._solve(r, t)
         if not self.finite.all():
             z = torch.where(self.finite[:, None], z, torch.nan)
-        return z.to(dtype), s.to(dtype)
+        return z.to(dtype), (s * self.mask).to(dtype)
 
-    def _report_lost_digits(self, z: Tensor, s: Tensor, change_z: Tensor, change_s: Tensor) -> None:
-        if self.name is None:
-            return
-        size, change = (
-            torch.cat([p / self.unit, q * self.length], -1).abs().amax(-1) for p, q in ((z, s), (change_z, change_s))
-        )
-        lost = change / or_one(size)
-        bad = (lost > self.eps**0.5) & self.finite
-        bad = bad & ~self.singular() if bool(bad.any()) else bad
-        if bool(bad.any()):
-            warn_of(
-                bad,
-                f"{self.name} is so ill-conditioned that its solution is only good to {float(lost[bad].amax()):.0e}",
-                "so many digits of the gradient are lost; check(node, x) tells more",
-            )
+    def _solve(self, r: Tensor, t: Tensor) -> Pair:
+        units = self.unit, 1 / self.length
+        found = corrected(self.equations, self._factors, r, t, None if self.name is None else units)
+        again = ((found.error > BALANCED * self.eps) & self._factors.accurate).nonzero().flatten()
+        if len(again):  # the Schur form has lost more than it should
+            found = found.put(again, corrected(self.equations.take(again), self._eliminate(again), r[again], t[again]))
+        if self.name is not None:
+            singular, words = self.singular() & self.finite, (self.name, SINGULAR)
+            announce(self.equations, self._factors, found, (r, t), singular, units, self.eps, words, self.wanted)
+        return found.z, found.s
 
 
 def _in_units(solve: Solve, unit: Tensor, length: Tensor, r: Tensor, t: Tensor) -> Pair:

@@ -6,19 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels.dense_systems import LARGEST, solve_all_active
+from ..kernels.library import available
 from .contract import Pair, or_one, times
 from .dense import DenseSystem, least_squares
-from .dense_kernel import LARGEST, PIVOT, room_size, solve_all_active, solve_one_active
 from .forms import Full
-from .jit import INSTALLED, address_of
 from .layout import ActiveSolution, KktSolution, Layout, Product, StepMatrix, rows_of
 from .schur import SchurReduction, solve_factored
-from .spectrum_kernel import NOTHING, STIFF
 
+PIVOT = 1e-15  # a pivot that cancelled to less than this fraction of what it was is zero
+STIFF = 1e4  # an inequality whose barrier curves this much more than H is as good as an equality
+NOTHING = 1e-12  # curvature that is less than this part of the largest may be none
 SQUARED = 32  # unknowns, from which multipliers by A A' are worth a kind of system that tapes have no other use for
 
 
@@ -170,12 +171,8 @@ def _solve_active(hessian: Tensor, jacobian: Tensor, active: Tensor, r: Tensor, 
     One operation for torch, so that a recording can contain it: [z; s], zero where it is not to be trusted, and whether
     it is.
     """
-    if INSTALLED and r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST:
-        found, trusted = r.new_empty(len(r), r.shape[1] + t.shape[1]), active.new_empty(len(r))
-        given = (x.contiguous().numpy(force=True) for x in (hessian, jacobian, active, r, t))
-        numbers = np.empty(room_size(r.shape[1], t.shape[1]))
-        solve_all_active(*given, found.numpy(), trusted.numpy(), numbers, address_of(solve_one_active))
-        return found, trusted
+    if r.dtype == torch.float64 and r.device.type == "cpu" and r.shape[-1] <= LARGEST and available():
+        return solve_all_active(hessian, jacobian, active, r, t)
     rows = torch.where(active.unsqueeze(-1), jacobian, 0.0)
     unit = or_one(torch.diagonal(hessian, dim1=-2, dim2=-1).abs()).rsqrt()
     columns = rows * unit.unsqueeze(-2)

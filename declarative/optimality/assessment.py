@@ -27,6 +27,8 @@ class Assessment:
         hessian: H at these points and multipliers, likewise: in the form of the batch or, if diagonal, its diagonal.
         bent: where a slope or a curvature jumps at a solution, if functions have corners, (batch,).
         level: where L is level to one side of such a solution, which is not the only one then, (batch,).
+        flat: where curvature vanishes along some direction, (batch,); None: nowhere.
+        unsteady: where derivatives at the point are not those of the solution, if that has been looked at, (batch,).
     """
 
     multipliers: Tensor
@@ -41,6 +43,8 @@ class Assessment:
     hessian: Tensor | None = None
     bent: Tensor | None = None
     level: Tensor | None = None
+    flat: Tensor | None = None
+    unsteady: Tensor | None = None
 
     def solved(self, dtype: torch.dtype) -> Tensor:  # (batch,)
         """Which points are solutions, as far as this precision can tell."""

@@ -42,6 +42,7 @@ def is_minimum(
         problems, directions = factors.flat_directions()
         if not len(problems):
             return good
+        directions = directions.to(terms.u.dtype)  # systems are solved in double precision, functions may not be
         falls = _falls(batch, terms, multipliers, active, problems, directions)
         falls = falls | _hides_slope(batch, terms, multipliers, problems, directions)
         level = (sign == 0) & ~_descended_to_plateau(batch, terms, active, (sign == 0) & near)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,21 +16,26 @@ from .conditions import EXACT, Terms, optimality_tolerance
 from .residuals import Measured, Residuals, conclusion, measured
 
 CERTAIN = 4  # of what is seen does not follow from a system that may be singular
+BEYOND = 10  # steps, from where the next one leads back
+LINEAR = 0.5  # of it, relatively, may be something else
 
 
 @dataclass(frozen=True)
 class QuickVerdict:
     """What is seen of a batch of points without a decision by values.
 
-    By name: ``u`` and ``given``, the points and multipliers; ``moved``: whether a point was moved before;
-    ``conclusive``: whether there is nothing else to be said, the point is a solution to the last digits; ``trusted``:
-    whether the step is Newton's to a minimum; ``step`` and ``change``, of the multipliers with the opposite sign; the
-    verdict; and what was measured and looked at.
+    By name: ``u`` and ``given``, the points and multipliers; ``moved``: whether a point was moved before; ``exact``:
+    whether it is a solution to the last digits, unless curvature deceives; ``trusted``: whether the step is Newton's to
+    a minimum; ``step`` and ``change``, of the multipliers with the opposite sign; ``faint``: which steps are short
+    beside what changes f alone; the verdict; and what was measured and looked at.
+
+    ``conclusive``: whether there is nothing else to be said, (batch,).
     """
 
     batch: Batch
     travel: Tensor | None
     seen: Sequence[Tensor]
+    conclusive: Tensor
 
     def __getitem__(self, name: str) -> Tensor:
         return self.seen[SEEN.index(name)]
@@ -71,7 +76,7 @@ OF_TERMS = ("gradient", "values", "jacobian", "force", "terms")
 OF_RESIDUALS = tuple(one.name for one in fields(Residuals) if one.name != "terms")
 VERDICT = ("kept", "holding", "kinks", "residual", "consistent")
 SEEN = (
-    *("u", "given", "moved", "conclusive", "trusted", "step", "change"),
+    *("u", "given", "moved", "exact", "trusted", "step", "change", "faint"),
     *VERDICT,
     *Measured._fields,
     *("hessian", *OF_TERMS, *OF_RESIDUALS),
@@ -106,19 +111,46 @@ def quick_verdict(
         right = (-here.left, -here.gap)
         step, change, trusted = batch.layout.solve_active(hessian, here.terms.jacobian, here.active, right)
         found = measured(here, step, change, dtype)
-        exact = found.distance <= EXACT * torch.finfo(step.dtype).eps
+        near = found.distance <= EXACT * torch.finfo(step.dtype).eps
         balanced = found.stationarity <= optimality_tolerance(step.dtype)
-        doubtful = here.cancelling | here.spurious | here.is_short_by_energy_alone(step, dtype).any(-1)
-        conclusive = trusted & exact & balanced & ~doubtful
+        exact = trusted & near & balanced & ~(here.cancelling | here.spurious)
         if travel is not None:
-            conclusive = conclusive & here.is_short_by_itself(step, dtype)
+            exact = exact & here.is_short_by_itself(step, dtype)
+        faint = here.is_short_by_energy_alone(step, dtype)
         parts = (
             getattr(part, name) for part, names in ((here.terms, OF_TERMS), (here, OF_RESIDUALS)) for name in names
         )
         verdict = conclusion(here, found, dtype)
-        return u, given, moved, conclusive, trusted, step, change, *verdict, *found, hessian, *parts
+        return u, given, moved, exact, trusted, step, change, faint, *verdict, *found, hessian, *parts
 
     name = ("quick verdict", dtype, structure, move)
     certain = 0 if move else CERTAIN
     seen = batch.evaluate(name, look_at, u, given, travel, by_problem=True, compared=certain, lazy=True)
-    return QuickVerdict(batch.without_constants(), travel, seen)
+    found = QuickVerdict(batch.without_constants(), travel, seen, seen[SEEN.index("exact")])
+    doubtful = found["faint"].any(-1)
+    if not bool((found.conclusive & doubtful).any()):
+        return replace(found, conclusive=found.conclusive & ~doubtful)
+    return replace(found, conclusive=found.conclusive & (~doubtful | _leads_back(found)))
+
+
+def _leads_back(seen: QuickVerdict) -> Tensor:  # (batch,)
+    """Whether slopes change as curvature says far beyond the faint steps, so that the minimum lies where these lead.
+
+    A term that dies away for ever, such as an exponential, has short steps too where it is below the rounding errors
+    of others, but all of them lead onward. Where an unknown is zero, whatever rounding errors have left of it, the next
+    step from ten steps ahead leads nine back.
+    """
+    names = ("u", "multipliers", "step", "change", "hessian", "jacobian", "active", "faint")
+    rows = [seen[name] for name in names]
+    back: Tensor = seen.batch.evaluate("leads back", _next_leads_back, *rows, compared=0, by_problem=True)
+    return back
+
+
+def _next_leads_back(batch: Batch, u: Tensor, *rest: Tensor) -> Tensor:
+    multipliers, step, change, hessian, jacobian, active, faint = rest
+    _, left, values, _ = batch.slopes(u + BEYOND * step, multipliers - change)
+    right = (-left, -torch.where(active, values, 0.0))
+    onward, _, trusted = batch.layout.solve_active(hessian, jacobian, active, right)
+    expected = (1 - BEYOND) * step
+    back = (onward - expected).abs() <= LINEAR * expected.abs()
+    return trusted & (back | ~faint).all(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..problem import Batch
 from ..structure import Structure
-from .conditions import ROUNDING, Terms, kink_tolerance, largest, optimality_tolerance, ratio
+from .conditions import EVEN, ROUNDING, Terms, kink_tolerance, largest, optimality_tolerance, ratio
 
 ENERGY_SHARE = 0.1  # of e_i is added to the scale of u_i, which may be zero where nothing else says how large it is
 CANCELLING = 1e6  # times the slopes of f: forces of constraints that are larger cancel each other
@@ -92,6 +92,7 @@ class Measured(NamedTuple):
     stationarity: Tensor  # (batch,)
     violation: Tensor  # (batch,)
     vanishing: Tensor  # active inequalities that do nothing at a solution nearby, (batch, k)
+    dust: Tensor  # multipliers that are nothing but their own error, (batch, k)
 
 
 def measured(here: Residuals, step: Tensor, change: Tensor, dtype: torch.dtype) -> Measured:
@@ -110,15 +111,22 @@ def measured(here: Residuals, step: Tensor, change: Tensor, dtype: torch.dtype) 
     distance = torch.where(solvable & ~(pulls | overlooked).any(-1), distance, torch.inf)
     # A slope along which L would change by less than the rounding errors of its terms is none.
     slope = torch.where(here.left.abs() * scale <= ROUNDING * noise * terms.energy.unsqueeze(-1), 0.0, here.left.abs())
+    # What a multiplier does is lost in rounding errors or, where forces balance, a step takes nearly all of it away:
+    # curvature by it is none, and to scale or to divide by that would make anything of it.
     stationarity = largest(ratio(slope, terms.force))
-    return Measured(distance, stationarity, largest(violation), inequality & (effect <= kink_tolerance(dtype)))
+    fleeting = (after.abs() <= EVEN * here.multipliers.abs()) & (stationarity <= tolerance).unsqueeze(-1)
+    dust = (effect <= ROUNDING * noise) | fleeting
+    vanishing = inequality & (effect <= kink_tolerance(dtype))
+    return Measured(distance, stationarity, largest(violation), vanishing, dust)
 
 
 def conclusion(here: Residuals, found: Measured, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Multipliers, active, weak and residual of the verdict, and whether H belongs to these multipliers."""
     distance = found.distance
-    vanishing = found.vanishing & (distance <= optimality_tolerance(dtype)).unsqueeze(-1)
+    near = (distance <= optimality_tolerance(dtype)).unsqueeze(-1)
+    vanishing = found.vanishing & near
+    zero = vanishing | (found.dust & near)
     residual = torch.where(here.terms.u.isfinite().all(-1), distance.nan_to_num(torch.inf, torch.inf), torch.inf)
-    multipliers = torch.where(vanishing, 0.0, here.multipliers)
-    settled = here.settled & ~vanishing.any(-1)
+    multipliers = torch.where(zero, 0.0, here.multipliers)
+    settled = here.settled & ~(zero & (here.multipliers != 0)).any(-1)
     return multipliers, here.active & ~vanishing, here.weak | vanishing, residual, settled

@@ -31,7 +31,7 @@ from torch import Tensor
 from ..linear import Pair
 from ..linear.directions import irregular
 from ..problem import Batch
-from ..structure import Structure, stores_hessian
+from ..structure import Structure, stores_hessian, structure_at
 from .assessment import Assessment
 from .conditions import (
     EXACT,
@@ -76,11 +76,14 @@ def assess(
         minimum: whether a saddle point is refused.
     """
     batch, dtype, given_multipliers = batch.without_constants(), dtype or u.dtype, multipliers
+    structure = structure_at(batch, u, multipliers, structure)
     estimated = None if multipliers is not None else _with_multipliers(dtype, structure)
     given = u.new_zeros(batch.size, batch.k) if multipliers is None else multipliers
     seen = quick_verdict(batch, u, given, dtype, travel, structure, estimated)
-    if seen is not None and bool(seen["conclusive"].all()):  # as nearly always
-        return seen.assessment()
+    if seen is not None and bool(seen.conclusive.all()):  # as nearly always
+        balanced = seen["stationarity"] <= ROUNDING * torch.finfo(u.dtype).eps
+        if multipliers is not None or bool(balanced.all()):  # else there are better ones than were estimated
+            return seen.assessment()
     if multipliers is None:
         multipliers, seen = estimate_multipliers(batch, u, optimality_tolerance(dtype), structure), None
     here = Residuals.at(batch, u, multipliers, dtype, structure, travel) if seen is None else seen.residuals()
@@ -120,6 +123,8 @@ def assess(
         doubted = (good & near).unsqueeze(-1) & here.is_short_by_energy_alone(newton_step, dtype)
         good = good & ~nears_infimum(batch, terms, multipliers, active, newton_step, doubted)
         distance = torch.where(good, distance, torch.inf)
+        flat = good & near & (factors.curvature() == 0)
+        return replace(_concluded(here, step, change, found._replace(distance=distance), dtype), flat=flat)
     return _concluded(here, step, change, found._replace(distance=distance), dtype)
 
 

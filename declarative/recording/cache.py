@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ..evaluation import Request
-from ..linear.jit import INSTALLED
-from ..linear.simd import LANES
+from ..kernels.library import available, lanes_for
 from ..torchside import PLAIN, in_dispatch_mode, transformed
 from .graph import Graph, record, reproduces
 from .sizes import Sizes, bounded
@@ -96,7 +95,7 @@ class Recordings:
             tape = lowered(trace(request.function, one), batched)
         except NotLowered:
             return None
-        lanes = 1 if _count(request) == 1 else LANES  # by the kernel that is needed anyway
+        lanes = lanes_for(_count(request))  # as it will be run
 
         def replay(tensors: Sequence[Tensor | None]) -> Any:
             found = tape(tensors, 1, lanes)
@@ -117,6 +116,10 @@ class Recordings:
             raise RecordingError(DIFFERENT if first is None else CHANGED)
         if first is None:
             bounded(self._functions)[key] = now
+
+    def may_change(self) -> bool:
+        """Whether what was recorded reads tensors that are none of its arguments; all else is frozen."""
+        return not self._functions or any(traced.reads_captured for traced in self._functions.values())
 
     def captures_gradients(self) -> bool:
         """Whether a captured tensor has come to need a gradient, which would be lost."""
@@ -147,4 +150,4 @@ def _count(request: Request) -> int:
 def _is_for_tapes(tensors: Sequence[Tensor | None]) -> bool:
     """Whether there is a machine for these: in double precision, on the CPU."""
     kinds = (torch.float64, torch.bool)
-    return INSTALLED and all(x is None or (x.dtype in kinds and x.device.type == "cpu") for x in tensors)
+    return all(x is None or (x.dtype in kinds and x.device.type == "cpu") for x in tensors) and available()

@@ -20,7 +20,7 @@ from torch import Tensor, fx
 
 from ..torchside import overwrites
 from .replay import call_directly
-from .trace import LITERALS, RESHAPED_IN_PLACE, SHAPE_ONLY, RecordingError, comparable
+from .trace import RESHAPED_IN_PLACE, SHAPE_ONLY, RecordingError, comparable, is_literal
 
 aten = torch.ops.aten
 
@@ -81,7 +81,7 @@ class _Simplifier:
     def _capture(self, node: fx.Node) -> None:
         """A captured tensor, whose value is read in every call; one that was made from numbers is a constant."""
         self.values[node] = getattr(self.module, str(node.target))
-        if all(user.target in LITERALS for user in node.users):
+        if is_literal(node, self.values[node]):
             self.constant.add(node)
 
     def _call(self, node: fx.Node) -> None:

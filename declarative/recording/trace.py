@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..torchside import is_stated
+from ..torchside import is_fixed, is_stated
 
 aten = torch.ops.aten
 
@@ -61,6 +61,12 @@ class Trace:
             delattr(module, name)
             vars(module)[name] = x
         return module
+
+    @cached_property
+    def reads_captured(self) -> bool:
+        """Whether it reads captured tensors whose values may change: not those that a function makes from numbers."""
+        captured = [(node, self.captured[str(node.target)]) for node in self.graph.find_nodes(op="get_attr")]
+        return any(not (is_fixed(x) or is_literal(node, x)) for node, x in captured)
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -234,11 +240,10 @@ def comparable(argument: Any, places: Mapping[fx.Node, int] | None = None) -> An
 def _described(trace: Trace) -> list[Any]:
     """Every operation with its arguments, as something to compare."""
     places = {node: i for i, node in enumerate(trace.graph.nodes)}
-    literal = {node.args[0] for node in trace.graph.nodes if node.target in LITERALS}
 
     def captured(node: fx.Node) -> Any:
         x = trace.captured[str(node.target)]
-        return (*kind_of(x), x.tolist() if node in literal else x.data_ptr())
+        return (*kind_of(x), x.tolist() if is_literal(node, x) else x.data_ptr())
 
     return [
         (
@@ -248,6 +253,14 @@ def _described(trace: Trace) -> list[Any]:
         )
         for node in trace.graph.nodes
     ]
+
+
+def is_literal(node: fx.Node, x: Tensor) -> bool:
+    """Whether a captured tensor was made from numbers by a function itself: ``torch.tensor(2.0)``.
+
+    ``torch.from_numpy`` looks like it, but its memory is that of an array, which may change.
+    """
+    return all(user.target in LITERALS for user in node.users) and x.untyped_storage().resizable()
 
 
 LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)  # of a tensor that a function has made from numbers

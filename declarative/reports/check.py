@@ -145,8 +145,13 @@ def _optimality_lines(solved: Evaluation) -> Iterator[Line]:
         "feasible": (found.violation, "Tighten the solver's tolerance, or check the constraints' signs."),
         "stationary": (found.stationarity, "Tighten the solver's tolerance, or check the closed form's formula."),
     }
+    feasible = found.violation <= tolerance
     for name, (size, advice) in tests.items():
-        worst = size.max().item()
+        if name == "stationary" and not bool(feasible.any()):
+            why = "Slopes say nothing where constraints do not hold."
+            yield Line(name, "not tested: no point is feasible", Grade.SKIP, why)
+            continue
+        worst = (size if name == "feasible" else size[feasible]).max().item()
         value = f"largest relative residual {worst:.1e}, tolerance {tolerance:.1e}"
         yield Line.judged(name, value, "" if worst <= tolerance else advice, Grade.FAIL)
     if batch.q:
@@ -164,9 +169,9 @@ def _second_order_lines(point: Point) -> Iterator[Line]:
         names = ("rank of A", "minimum", "conditioning")
         yield from (Line(name, f"not tested for more than {LARGE} variables", Grade.SKIP) for name in names)
         return
-    mask = point.active.to(point.u.dtype)
-    jacobian = point.batch.jacobian(point.u) * mask.unsqueeze(-1)
-    hessian = point.batch.hessian(point.u, point.multipliers)
+    mask, batch = point.active.to(point.u.dtype), point.batch.dense()
+    jacobian = batch.jacobian(point.u) * mask.unsqueeze(-1)
+    hessian = batch.hessian(point.u, point.multipliers)
     lost = ~(hessian.isfinite().all((-2, -1)) & jacobian.isfinite().all((-2, -1)))
     if lost.any():
         advice = "The functions have a corner or an infinite slope or curvature at the solution: smooth them."

@@ -94,7 +94,7 @@ def compare(
             )
         v = _cotangent(v, y if inputs.batched else y[0], inputs.dtype)
         runner = _Runner(leaves, wanted, v, seconds if timing else None)
-        judge = _Judge(found.detached().batch.in_double(), inputs.batched)
+        judge = _Judge(*found.detached().batch.in_double(inputs.work), inputs.batched)
         if timing:
             runner.backward(runner.forward(node)[0])  # the first call pays for what later ones find ready
         ours = judge.examine(f"node ({type(node.gradient).__name__.lower()})", runner, node)
@@ -166,6 +166,7 @@ class _Judge:
     """The node's own functions, at the points that the implementations return."""
 
     batch: Batch  # in double precision, if the functions can
+    work: torch.dtype
     batched: bool
 
     def examine(self, name: str, runner: _Runner, function: Callable[..., object]) -> Side:
@@ -176,8 +177,7 @@ class _Judge:
 
     def _measure(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, p = self.batch, self.batch.p
-        work = next(x.dtype for x in batch.xs if x.is_floating_point())
-        u = flat(y).to(work)
+        u = flat(y).to(self.work)
         with torch.no_grad():
             objective, values = batch.objective(u), batch.constraints(u)
             missed = torch.cat([values[:, :p].abs(), values[:, p:].clamp(min=0.0)], -1)

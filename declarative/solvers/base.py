@@ -34,6 +34,11 @@ class Solver(abc.ABC):
     needs_start = True
     stationary = False  # whether it is to find stationary points that need not be minima
 
+    @property
+    def name(self) -> str:
+        """What it is called where a node is printed."""
+        return type(self).__name__
+
     @abc.abstractmethod
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:  # start: (batch, m)
         """Solve every problem of the batch, in the dtype of ``start``."""

@@ -63,8 +63,7 @@ def proves_infeasible(batch: Batch, u: Tensor, start: Tensor) -> Tensor:  # (siz
     """Which problems are shown to be infeasible, from u or from the start; phi is tested at several points."""
     if not batch.k or not batch.size or (batch.layout is not DENSE and batch.m + batch.k > LARGE):
         return torch.zeros(batch.size, dtype=torch.bool, device=u.device)
-    batch = batch.dense().in_double()
-    work = next((x.dtype for x in batch.xs if x.is_floating_point()), u.dtype)
+    batch, work = batch.dense().in_double(u.dtype)
     violation = _Violation.of(batch, start.to(work))
     proved = violation.proves(u.to(work))
     if not bool(proved.all()):  # a solver may have run away from where it can be seen

@@ -45,6 +45,11 @@ class Chain(Solver):
             raise TypeError(f"solvers must be a tuple of at least one Solver, but is {solvers!r}.")
         object.__setattr__(self, "solvers", tuple(solvers))
 
+    @property
+    def name(self) -> str:
+        """The names of the solvers, in their order."""
+        return " then ".join(dict.fromkeys(one.name for one in self.solvers))
+
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve with the first solver, and hand on what is left."""
         best = self.solvers[0].solve(batch, start)

@@ -69,7 +69,7 @@ def _quickly(
             return False, raw
         if move is not None:
             u, multipliers, steps, move = seen["u"], seen["given"], steps + seen["moved"], None
-        conclusive = seen["conclusive"]
+        conclusive = seen.conclusive
         if bool(conclusive.all()):
             best = seen.assessment()
             return True, _polished(raw, u, best, steps if counts else 0)

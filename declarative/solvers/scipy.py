@@ -68,9 +68,9 @@ class Scipy(Solver):
         method = self.method or ("SLSQP" if batch.k else "BFGS")
         if batch.k and method not in CONSTRAINED:
             raise ValueError(f"method {method!r} takes no constraints: use one of {', '.join(CONSTRAINED)}.")
-        double, first = batch.in_double(), start.to(torch.float64)
+        (double, work), first = batch.in_double(start.dtype), start.to(torch.float64)
         rows = torch.arange(batch.size, device=first.device).split(1)
-        results = [self._solve_one(double.select(row), first[i], method) for i, row in enumerate(rows)]
+        results = [self._solve_one(double.select(row), work, first[i], method) for i, row in enumerate(rows)]
         y = torch.from_numpy(np.stack([np.asarray(result.x, dtype=np.float64) for result in results])).to(first.device)
         raw = RawSolution(
             y=_within_reach(y, first),
@@ -80,11 +80,12 @@ class Scipy(Solver):
             messages=tuple(f"{method}: {result.message}" for result in results),
         )
         if self.polish:
-            raw = polish(double, raw if double is not batch else raw.to(start.dtype), first, start.dtype)
+            raw = polish(double, raw.to(work), first.to(work), start.dtype)
         return raw.to(start.dtype)
 
-    def _solve_one(self, batch: Batch, start: Tensor, method: str) -> OptimizeResult:
-        one, first = _OneProblem(batch), start.numpy(force=True)
+    def _solve_one(self, batch: Batch, work: torch.dtype, start: Tensor, method: str) -> OptimizeResult:
+        first = start.numpy(force=True)
+        one = _OneProblem(batch, work, first)
         if not one.finite_at(start):
             return OptimizeResult(x=first, status=-1, success=False, nit=0, message="not finite at the start")
         limit, loose = "maxfun" if method == "TNC" else "maxiter", ("COBYLA", "COBYQA", "Nelder-Mead", "Powell")
@@ -176,13 +177,13 @@ def _status(result: OptimizeResult, method: str) -> Status:
 class _OneProblem:
     """One problem as functions of a NumPy vector."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, work: torch.dtype, start: Array) -> None:
+        self.start = start
         self.shape = batch.shape
         self.p = batch.p
         self.xs = [x.detach() if dim is None else x.detach()[0] for x, dim in zip(batch.xs, batch.in_dims, strict=True)]
         self.device = self.xs[0].device if self.xs else torch.device("cpu")
-        floating = [x.dtype for x in self.xs if x.is_floating_point()]
-        self.dtype = floating[0] if floating else torch.float64
+        self.dtype = work  # that the functions are evaluated in
         self.problem = batch.problem
         self.error: Exception | None = None  # that one of the user's functions raised
         self.lowest = np.inf  # of all the objective values that the solver has seen
@@ -217,7 +218,12 @@ class _OneProblem:
 
     def constraints(self, method: str) -> list[Any]:
         kinds = [(self.problem.equality, "eq"), (self.problem.inequality, "ineq"), (self._bounds(), "ineq")]
-        return [self._constraint(f, kind, method) for f, kind in kinds if f is not None]
+        return [self._constraint(f, kind, method) for f, kind in kinds if f is not None and self._has_rows(f)]
+
+    def _has_rows(self, function: Callable[..., Tensor]) -> bool:
+        """Whether it returns anything: SciPy takes no constraint without entries."""
+        with torch.no_grad():
+            return bool(self._value(function, self._variable(self.start)).numel())
 
     def _bounds(self) -> Callable[..., Tensor] | None:
         """Bounds as inequalities, so that their multipliers come back like those of others."""

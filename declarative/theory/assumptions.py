@@ -14,6 +14,13 @@ from ..problem import Batch
 from ..structure import Point
 from .extensions import expected_singular, singular_worst_case
 from .matrices import random_like, rank_of_rows
+from .probability import (
+    chance_of_positive,
+    form_of_curvature,
+    form_of_identity,
+    form_of_unconstrained,
+    never_negative,
+)
 from .propositions import (
     expected_curvature,
     expected_identity,
@@ -36,6 +43,21 @@ class Prediction:
     worst_case: Tensor  # NaN: does not apply
     favourable: Tensor  # a result says that the rule descends on average, or always
     text: str
+    spectrum: Tensor | None = None  # of the quadratic form g'g_hat over the same w; NaN: does not apply
+
+    @property
+    def probability(self) -> Tensor:
+        """That the rule descends for such a w; NaN where nothing is known."""
+        if self.spectrum is None:
+            return torch.full_like(self.expectation, torch.nan)
+        return chance_of_positive(self.spectrum)
+
+    @property
+    def always(self) -> Tensor:
+        """Where the rule is known to descend for every v."""
+        if self.spectrum is None:
+            return torch.zeros_like(self.favourable)
+        return never_negative(self.spectrum)
 
 
 @dataclass(frozen=True)
@@ -138,7 +160,14 @@ class Assumptions:
         known = int((self.applies & (~expectation.isnan() | found.favourable)).sum())
         if 0 < known < len(expectation):
             text = f"on the {known} of {len(expectation)} problems that the theory applies to, {text}"
-        return Prediction(expectation, worst, found.favourable & self.applies, text)
+        spectrum = torch.where(self.applies.unsqueeze(-1), self.spectrum(name), torch.nan)
+        return Prediction(expectation, worst, found.favourable & self.applies, text, spectrum)
+
+    def spectrum(self, name: str) -> Tensor:  # (batch, m)
+        """The eigenvalues of g'g_hat of the rule of this name as a form in w = H^-1 v."""
+        if name == "unconstrained":
+            return form_of_unconstrained(self.hessian, self.hessian_hat, self.jacobian)
+        return (form_of_identity if name == "identity" else form_of_curvature)(self.hessian, self.jacobian)
 
     def _why(self) -> str:
         if not self.computed:

@@ -30,7 +30,6 @@ brought to a length of about 1, or their squares would underflow.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,9 +50,11 @@ class Certificate:
     """What is proven of the problems of a batch, one entry each.
 
     Attributes:
-        descends: g'g_hat is above the threshold.
+        descends: g'g_hat is above the threshold, share * ||g_hat||^2.
         ascends: it is below.
-        lower, upper: the bounds of g'g_hat when the iteration was left.
+        lower, upper: the bounds of (g'g_hat - share * ||g_hat||^2) / (||v|| ||g_hat||) when the iteration was left,
+            with what rounding errors may be. Whatever the lengths of v and g_hat are, these numbers neither under- nor
+            overflow for that; where a length is zero, it counts as 1.
         steps: after how many steps it was decided; the limit if it was not.
     """
 
@@ -112,9 +113,7 @@ def certify(
     if complement.ceiling is not None:
         root = complement.ceiling.sqrt()
         terms = terms[0] + root * lengths[0] + length_of(seen), terms[1] + root * lengths[1]
-    found = decide(complement, known - promised, size, w, r, steps, terms)
-    unit = of_v * of_g
-    return dataclasses.replace(found, lower=found.lower * unit, upper=found.upper * unit)
+    return decide(complement, known - promised, size, w, r, steps, terms)
 
 
 def decide(
@@ -126,7 +125,7 @@ def decide(
     steps: int = STEPS,
     terms: tuple[Tensor, Tensor] | None = None,
 ) -> Certificate:
-    """The sign of known - w'S^-1 r, for (batch,), (batch, p) and (batch, p).
+    """The sign of known - w'S^-1 r and its bounds, for (batch,), (batch, p) and (batch, p).
 
     The size is that of the terms of what is known, and terms are the lengths of the terms that w and r were computed
     from, (batch,) each, if they are longer than w and r.
@@ -141,13 +140,14 @@ def decide(
         low, high = bounds.least, bounds.upper
         lower, upper = known - (high[0] - low[1]) / 4, known - (low[0] - high[1]) / 4
         margin = torch.finfo(known.dtype).eps ** 0.5 * (size + low.sum(0) / 4)
-        descends, ascends = lower > margin, upper < -margin
+        lower, upper = lower - margin, upper + margin
+        descends, ascends = lower > 0, upper < 0
         taken = torch.where((descends | ascends) & ~decided, step, taken)
         decided = descends | ascends
         if step == steps or bool(decided.all()):
             break
         bounds.step()
-    lower, upper = (bound * of_w * of_r for bound in (lower, upper))
+    lower, upper = (_times_lengths(bound, of_w, of_r) for bound in (lower, upper))
     return Certificate(descends, ascends, lower, upper, taken)
 
 
@@ -216,6 +216,14 @@ class QuadraticForms:
 def _ratio(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 1 where y is not positive."""
     return torch.where(y > 0, x / torch.where(y > 0, y, 1.0), 1.0)
+
+
+def _times_lengths(bound: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """The product of all three, whose sign does not get lost: what would underflow is the smallest number there is."""
+    large, small = torch.maximum(one, other), torch.minimum(one, other)
+    product, least = bound * large * small, torch.finfo(bound.dtype).tiny
+    product = torch.where(product.isfinite(), product, bound * small * large)
+    return torch.where((product == 0) & (bound != 0), bound.sign() * least, product)
 
 
 def _normalised(x: Tensor) -> tuple[Tensor, Tensor]:  # (batch, n) -> (batch, n), (batch,)

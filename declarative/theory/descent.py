@@ -19,7 +19,7 @@ from ..inputs import check_incoming
 from ..reports.table import as_html, as_text
 from ..structure import Point
 from .assumptions import Assumptions
-from .matrices import norm
+from .matrices import norm, random_like
 from .propositions import cosine, descends
 
 APPROXIMATE = ("unconstrained", "curvature", "identity")
@@ -38,7 +38,9 @@ class RuleReport:
         descends: whether -g_hat descends, (batch,).
         vanishes: whether g_hat is zero although g is not, (batch,).
         expectation: E[g'g_hat] over H^-1 v ~ N(0, I); NaN where no proposition applies, (batch,).
+        probability: that the rule descends, for v at random as in the expectation; NaN likewise, (batch,).
         worst_case: the quantity of Proposition 2.2, above 1 if some v makes the rule ascend; NaN likewise, (batch,).
+        always: whether the rule is known to descend for every v, (batch,).
         cost: what the rule factorises.
         favourable: whether a result says that the rule descends on average over v, or always, (batch,).
         theory: which result applies, or why none does.
@@ -52,7 +54,9 @@ class RuleReport:
     descends: Tensor
     vanishes: Tensor
     expectation: Tensor
+    probability: Tensor
     worst_case: Tensor
+    always: Tensor
     favourable: Tensor
     cost: str
     theory: str
@@ -89,9 +93,21 @@ class DescentReport:
         return f"Descent analysis of {problems}{left_out}: {self.assumptions.describe()}."
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        head = ["rule", "descends", "cosine: lowest", "mean", "g'g_hat: mean", "E[g'g_hat]", "worst case", "factorises"]
+        head = [
+            "rule",
+            "descends",
+            "cosine: lowest",
+            "mean",
+            "g'g_hat: mean",
+            "E[g'g_hat]",
+            "probability",
+            "worst case",
+        ]
+        head.append("factorises")
         cost = self.assumptions.cost("exact")
-        rows = [["exact", _count(self.solved, self.solved), "1", "1", _number(self._exact_product()), "", "", cost]]
+        rows = [
+            ["exact", _count(self.solved, self.solved), "1", "1", _number(self._exact_product()), "", "1", "", cost]
+        ]
         for rule in self.rules.values():
             angles = rule.cosine[self.solved]
             bounds = " in [" + ", ".join(_range(bound[self.solved]) for bound in self.worst_case_bounds) + "]"
@@ -104,6 +120,7 @@ class DescentReport:
                     f"{angles.mean():.3g}",
                     _number(rule.product[self.solved].mean()),
                     _range(rule.expectation[self.solved]),
+                    _range(rule.probability[self.solved]),
                     worst + (bounds if worst != NOT_APPLICABLE and "n/a" not in bounds else ""),
                     rule.cost,
                 ]
@@ -170,6 +187,10 @@ def analyse(point: Point, v: Tensor, wanted: Sequence[int], solved: Tensor) -> D
     noise = 100 * torch.finfo(g.dtype).eps
     g = torch.where((norm(g) <= noise * size).unsqueeze(-1), 0.0, g)
     reports = {name: _report(name, g, g_hat, assumptions, solved) for name, g_hat in gradients.items()}
+    for name, rule in reports.items():
+        if bool((rule.cosine[solved] > EXACT).all()):
+            same = _is_exact(name, point, wanted) & solved
+            reports[name] = dataclasses.replace(rule, always=rule.always | same)
     judged = {
         name: dataclasses.replace(rule, verdict=_verdict(rule, reports, solved)) for name, rule in reports.items()
     }
@@ -187,32 +208,46 @@ def _report(name: str, g: Tensor, g_hat: Tensor, assumptions: Assumptions, solve
         descends=descends(g, g_hat) & solved,
         vanishes=(norm(g_hat) == 0) & (norm(g) > 0) & solved,
         expectation=_masked(prediction.expectation, solved),
+        probability=_masked(prediction.probability, solved),
         worst_case=_masked(prediction.worst_case, solved),
+        always=prediction.always & solved,
         favourable=prediction.favourable & solved,
         cost=assumptions.cost(name),
         theory=prediction.text,
     )
 
 
+def _is_exact(name: str, point: Point, wanted: Sequence[int]) -> Tensor:  # (batch,)
+    """Whether a rule gives the exact gradient for every v: what holds for one at random almost surely does."""
+    v = random_like(point.u)
+    g, g_hat = (gradient_rows(RULES[rule], point, v, wanted) for rule in ("exact", name))
+    result: Tensor = norm(g - g_hat) <= torch.finfo(g.dtype).eps ** 0.5 * norm(g)
+    return result
+
+
 def _verdict(rule: RuleReport, reports: dict[str, RuleReport], solved: Tensor) -> str:
-    """One plain sentence: what to do, and why."""
+    """One plain sentence: what to do, and why. Safe is what is known to descend for every v."""
     total = int(solved.sum())
     angles, expectation = rule.cosine[solved], rule.expectation[solved]
     ascending, vanishing = int((~rule.descends & solved).sum()), int(rule.vanishes.sum())
     here = f"cosine {angles.mean():.2f} here" if total > 1 else f"cosine {angles.item():.2f} here"
     on_average = bool((rule.favourable | ~solved).all())
+    chances = rule.probability[solved]
+    chance = "" if bool(chances.isnan().all()) else f"with a probability of {_chances(chances)} for v at random, "
     if ascending and on_average:
-        return f"caution: {rule.theory}, but ascends on {ascending} of {total} problems for this v, {here}."
+        return f"caution: {rule.theory}, {chance}but ascends on {ascending} of {total} problems for this v, {here}."
     if ascending:
         others = [f"`{name}`" for name, other in reports.items() if bool((other.descends | ~solved).all())]
         better = f"; {' and '.join(others)} {'does' if len(others) == 1 else 'do'} not" if others else ""
         return f"do not use: ascends on {ascending} of {total} problems{better} ({rule.theory})."
     if vanishing:
         return f"do not use: its gradient is zero on {vanishing} of {total} problems whose exact gradient is not."
-    if bool((angles > EXACT).all()):
-        return f"safe: the same direction as the exact gradient on all {total} problems ({rule.theory})."
+    if bool((rule.always | ~solved).all()):
+        if bool((angles > EXACT).all()):
+            return f"safe: the same direction as the exact gradient on all {total} problems ({rule.theory})."
+        return f"safe: descends for every v, {here} ({rule.theory})."
     if on_average:
-        return f"safe: {rule.theory}, {here}."
+        return f"likely: {rule.theory}, {chance}{here}."
     if bool((expectation < 0).any()):
         return f"caution: descends on all {total} problems for this v, {here}, but {rule.theory}."
     return f"descends on all {total} problems for this v, {here}; {rule.theory}, so probe it again in training."
@@ -228,6 +263,16 @@ def _count(which: Tensor, solved: Tensor) -> str:
 
 def _number(x: Tensor) -> str:
     return f"{x.item():.3g}"
+
+
+def _chances(x: Tensor) -> str:
+    """The least and the largest, neither rounded to what is certain."""
+    known = x[~x.isnan()]
+    low, high = (
+        "above 0.99" if end >= 0.995 else "below 0.01" if end < 0.005 else f"{end:.2f}"
+        for end in (known.min().item(), known.max().item())
+    )
+    return low if low == high else f"{low} to {high}"
 
 
 def _range(x: Tensor) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -138,6 +139,9 @@ def _equilibrated(point: Point) -> _Equilibrated:
 def probable_floor(complement: SchurComplement, like: Tensor, steps: int, risk: float) -> Tensor:
     """A floor of S that is one with a probability of 1 - risk for each problem, over a random start of Lanczos' method.
 
+    Each call draws a start of its own from the randomness of the machine: the same one every time would be wrong for
+    the same problems every time. torch's own random numbers are not touched.
+
     After k steps from a random start, the largest Ritz value is below (1 - e) times the largest eigenvalue with a
     probability of at most 1.648 sqrt(p) exp(-(2k - 1) sqrt(e)) (Kuczynski and Wozniakowski, 1992). Used for S and for
     ||S|| I - S, each with half of the risk. It is zero where that is not enough to tell S from a singular matrix, which
@@ -159,7 +163,7 @@ def probable_floor(complement: SchurComplement, like: Tensor, steps: int, risk: 
 
 def _ritz_values(matrix: Map, like: Tensor, steps: int) -> Tensor:  # (batch, p) -> (batch, steps)
     """Of Lanczos' method from a random start, with all vectors kept orthogonal."""
-    start = random_like(like)
+    start = random_like(like, secrets.randbits(63))
     basis = [start / start.norm(dim=-1, keepdim=True)]
     projected = []
     for _ in range(steps):

@@ -6,16 +6,20 @@ import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..torchside import fixed, match_tree
+from ..torchside import fixed, flatten_tree, match_tree
 from .unknowns import Nesting
 
 PUSH = 1e-2  # how far inside a start is moved: relative to the bound, and to the distance of the two bounds
 WARM_PUSH = 1e-6  # the same for a start that is the solution of a problem nearby, multipliers included
+PAIRS = (
+    "bounds has a pair for each unknown, as SciPy's have. Here it is one pair, (lower, upper), of numbers for all "
+    "unknowns or tensors of u's shape, such as bounds=(torch.zeros(3), torch.ones(3))."
+)
 ONE = "a number, a tensor of u's shape, None, or a function (*xs) of the inputs of one problem"
 
 
@@ -59,7 +63,7 @@ class Side:
         if value is None:
             return self.sign * math.inf
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"the {self.name} bound must be {ONE}, but is {value!r}.")
+            raise TypeError(_misfit(self, value))
         return float(value)
 
     def _joined(self, value: object, like: Tensor) -> Tensor:
@@ -97,7 +101,13 @@ class Side:
         places = fixed(value.isfinite().nonzero().flatten())
         if not len(places):
             return None
+        own = value.clone(memory_format=torch.contiguous_format)  # which is filled anew if a tensor changes
+        value = own if self.tensors() else fixed(own)
         return Side(self.sign, value, None if len(places) == len(value) else places)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that a constant bound is made of."""
+        return [] if callable(self.value) else [x for x in flatten_tree(self.value)[0] if isinstance(x, Tensor)]
 
     def limit(self, xs: Sequence[Tensor], in_dims: Sequence[int | None], u: Tensor) -> Tensor:  # (size, *shape)
         """The bound of every entry of u, for a batch."""
@@ -131,6 +141,7 @@ class Bounds:
 
     sides: tuple[Side, ...]
     known: dict[Hashable, Bounds | None] = field(default_factory=dict, compare=False, repr=False)  # a cache, by shape
+    seen: list[Tensor] = field(default_factory=list, compare=False, repr=False)  # what constant bounds were, then
 
     @classmethod
     def of(cls, bounds: object) -> Bounds | None:
@@ -141,6 +152,9 @@ class Bounds:
         """
         if bounds is None:
             return None
+        pairs = [isinstance(one, tuple | list) and len(one) == 2 for one in bounds] if isinstance(bounds, list) else []
+        if pairs and all(pairs):
+            raise TypeError(PAIRS)
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
             raise TypeError(f"bounds must be a pair (lower, upper), each {ONE}, but is {bounds!r}.")
         sides = [Side(sign, value) for sign, value in zip((-1, 1), bounds, strict=True) if value is not None]
@@ -150,16 +164,38 @@ class Bounds:
 
     def bound(self, nesting: Nesting | None, passed: int) -> Bounds:
         """For several unknowns, and for calls with the tensors of modules."""
-        return Bounds(
-            tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides), self.known
-        )
+        sides = tuple(dataclasses.replace(side, nesting=nesting, passed=passed) for side in self.sides)
+        return dataclasses.replace(self, sides=sides)
 
     def resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         """The same for u of this shape."""
         key = (shape, device, *(side.nesting for side in self.sides))
+        self._follow()
         if key not in self.known:
             self.known[key] = self._resolved(shape, device)
         return self.known[key]
+
+    def _follow(self) -> None:
+        """Bring what is known of constant bounds to the values that their tensors have now.
+
+        Raises:
+            ValueError: another entry is bounded now, so that there are other constraints.
+        """
+        now = [part for side in self.sides for part in side.tensors()]
+        if not self.seen:
+            self.seen[:] = [x.clone() for x in now]
+        if all(map(torch.equal, self.seen, now)):
+            return
+        for key, before in self.known.items():
+            shape, device, *nestings = cast("tuple[Any, ...]", key)
+            sides = zip(self.sides, nestings, strict=True)
+            one = Bounds(tuple(dataclasses.replace(side, nesting=nesting) for side, nesting in sides))
+            if not _copied(before, one._resolved(shape, device)):
+                raise ValueError(
+                    "a bound has become finite, or infinite, since the node was first called, so that there are other "
+                    "constraints: make a new node."
+                )
+        self.seen[:] = [x.clone() for x in now]
 
     def _resolved(self, shape: torch.Size, device: torch.device) -> Bounds | None:
         sides = tuple(one for side in self.sides if (one := side.resolved(shape, device)) is not None)
@@ -208,6 +244,21 @@ class Bounds:
         return limits[-1], limits[1]
 
 
+def _copied(before: Bounds | None, now: Bounds | None) -> bool:
+    """Fill bounds with other values, in place, which recordings read; whether the same entries are bounded."""
+    if before is None or now is None:
+        return before is now
+    if len(before.sides) != len(now.sides):
+        return False
+    for one, other in zip(before.sides, now.sides, strict=True):
+        if callable(one.value):
+            continue
+        if not torch.equal(one.value.isfinite(), other.value.isfinite()):
+            return False
+        one.value.copy_(other.value)
+    return True
+
+
 def _check(side: Side) -> None:
     value = side.value
     if isinstance(value, Tensor) and value.requires_grad:
@@ -216,4 +267,10 @@ def _check(side: Side) -> None:
             f"bound a function of it, such as bounds=(lambda x, low: low, None)."
         )
     if not (callable(value) or isinstance(value, Tensor | int | float | dict | tuple)) or isinstance(value, bool):
-        raise TypeError(f"the {side.name} bound must be {ONE}, but is {value!r}.")
+        raise TypeError(_misfit(side, value))
+
+
+def _misfit(side: Side, value: object) -> str:
+    """What is wrong with a bound that is none of what it may be."""
+    remedy = "" if isinstance(value, str | bool) else " torch.tensor(...) makes a tensor of numbers."
+    return f"the {side.name} bound must be {ONE}, but is {value!r}.{remedy}"

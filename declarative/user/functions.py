@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class UserFunction:
         squares: whether it returns residuals, and the objective is half the sum of their squares.
         returned: how the constraints were nested that the user's function has returned, by the shapes of its arguments.
             A cache: what is recorded is called but once.
+        mixed: the shapes of arguments that have been looked at for tensors that broadcast; so that it is said once.
     """
 
     name: str
@@ -47,11 +48,12 @@ class UserFunction:
     weights: Weights | None = None
     squares: bool = False
     returned: dict[Hashable, Nesting] = field(default_factory=dict, compare=False, repr=False)
+    mixed: set[Hashable] = field(default_factory=set, compare=False, repr=False)
 
     def __call__(self, *arguments: Tensor) -> Any:
         if self.squares:
             return self.residuals(*arguments).square().sum() / 2
-        value = self._value(*arguments)
+        value = self.value(*arguments)
         if self.name == "objective":
             return value
         *xs, u = arguments
@@ -59,7 +61,7 @@ class UserFunction:
 
     def residuals(self, *arguments: Tensor) -> Tensor:
         """What the user's function returns, as one vector."""
-        value = self._value(*arguments)
+        value = self.value(*arguments)
         parts, _, _ = flatten_tree(value)
         if not parts or not all(isinstance(part, Tensor) and part.is_floating_point() for part in parts):
             raise TypeError(
@@ -81,7 +83,8 @@ class UserFunction:
         half: Tensor = (values + push(u - here)[0]).square().sum() / 2
         return half
 
-    def _value(self, *arguments: Tensor) -> Any:
+    def value(self, *arguments: Tensor) -> Any:
+        """What the user's function returns, as it is."""
         *xs, u = arguments
         passed = len(xs) - count_weights(self)
         given = (*xs[:passed], u if self.nesting is None else self.nesting.split(u))
@@ -91,7 +94,8 @@ class UserFunction:
 
     def _flat(self, shapes: tuple[torch.Size, ...], value: Any, u: Tensor) -> Any:
         """Constraints as one vector, in the order in which they first came for arguments of these shapes."""
-        if isinstance(value, Tensor) or not (is_nested(value) or isinstance(value, list)):
+        vector = isinstance(value, Tensor) and value.dim() <= 1
+        if vector or not (isinstance(value, Tensor | list) or is_nested(value)):
             self.returned.pop(shapes, None)
             return value
         now, before = Nesting.of(value, self.name), self.returned.get(shapes)
@@ -188,18 +192,56 @@ def refuse_unusual(name: str, function: object) -> None:
         raise TypeError(f"{name} is a compiled module, whose parameters cannot be replaced: pass the module itself.")
 
 
-def is_being_made(owner: nn.Module) -> bool:
-    """Whether the constructor of a module is running.
+def to_be_contained(owners: Mapping[str, nn.Module], node: nn.Module) -> dict[str, nn.Module]:
+    """The modules that a node has to contain, each object once: torch goes wrong where it meets one twice.
 
-    A node that is made there, of the module's own methods, becomes a part of it and must not contain it as well.
+    (``torch.func.functional_call`` puts back the wrong tensors.) Left out are a module that is another one of them or a
+    part of it, and what the node becomes a part of itself: a module whose constructor is running, and its parts.
     """
+    taken = {id(part) for module in (node, *_being_made()) for part in module.modules()}
+    found: dict[str, nn.Module] = {}
+    # A module comes before its parts; of the same one, the first.
+    for name in sorted(owners, key=lambda name: -sum(1 for _ in owners[name].modules())):
+        if id(owners[name]) not in taken:
+            found[name] = owners[name]
+            taken.update(id(part) for part in owners[name].modules())
+    return {name: found[name] for name in owners if name in found}
+
+
+def _being_made() -> Iterator[nn.Module]:
+    """The modules whose constructors are running."""
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is owner:
-            return True
+        if code.co_name == "__init__" and code.co_argcount:
+            made = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(made, nn.Module) and "_modules" in vars(made):
+                yield made
         frame = frame.f_back
-    return False
+
+
+def as_contained(owners: Mapping[str, nn.Module], inside: Mapping[str, nn.Module | None]) -> dict[str, nn.Module]:
+    """The modules of functions as the node contains them now, by the names of the functions.
+
+    One that is a part of another is what stands in its place there.
+    """
+    found = {name: module for name in owners if (module := inside.get(name)) is not None}
+    for name in owners.keys() - found.keys():
+        places = ((other, _place(owners[name], owners[other])) for other in owners if inside.get(other) is not None)
+        other, path = next((pair for pair in places if pair[1] is not None), ("", None))
+        if path is None:
+            found[name] = owners[name]
+            continue
+        try:
+            found[name] = found[other].get_submodule(path)
+        except AttributeError:  # what stands in the place of the whole has no such part
+            found[name] = owners[name]
+    return {name: found[name] for name in owners}
+
+
+def _place(part: nn.Module, whole: nn.Module) -> str | None:
+    """Where a module is in another one, such as ``layers.0``; None if it is not."""
+    return next((path for path, module in whole.named_modules() if module is part), None)
 
 
 def refuse_cycle(node: nn.Module, owners: Mapping[str, nn.Module]) -> None:
@@ -263,26 +305,6 @@ def _copied(module: nn.Module, tensors: Mapping[int, Tensor], memo: dict[int, nn
     children = vars(module)["_modules"].items()
     state["_modules"] = {name: None if x is None else _copied(x, tensors, memo) for name, x in children}
     return copy
-
-
-def captured_by(problem: Any) -> tuple[Tensor, ...]:
-    """The tensors that the functions of a problem capture now, as far as they tell.
-
-    Example:
-        >>> import torch
-        >>> from declarative.problem import Problem
-        >>> weight = torch.ones(2)
-        >>> captured_by(Problem(lambda x, u: (weight * (u - x)).sum()))
-        (tensor([1., 1.]),)
-    """
-    values = (value for function in functions_of(problem).values() for _, value in reached(as_written(function)))
-    return tuple(x for value in values for x in _tensors(value) if not x.is_inference())
-
-
-def _tensors(value: object) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        return (value,)
-    return (*value.parameters(), *value.buffers()) if isinstance(value, nn.Module) else ()
 
 
 def reached(function: Any) -> Iterator[tuple[str, object]]:

@@ -24,17 +24,28 @@ NO_WAY_TO_U = (
     "objective does not depend on u, its last argument, in a differentiable way: every point would be a solution. "
     "Check the order of the arguments (*xs, u), and for .detach(), .item() or comparisons."
 )
+NO_SECOND_DERIVATIVE = (
+    "of which torch has no second derivative, or a wrong one: write it in other operations, such as a distance as "
+    "(a - b).square().sum(-1).sqrt(), a weight norm as v * (g / v.norm(...)), and let attention be computed under "
+    "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)."
+)
 CHANGED = (
-    "a tensor that the functions of a node capture was changed in place between its forward and its backward pass, so "
-    "that this would be the gradient of another problem than the one that was solved. Change it after backward(), or "
-    "pass it as an input, with in_dims=None if the batch shares it."
+    "the functions of a node changed between its forward and its backward pass (a tensor, a number or an attribute "
+    "that they reach other than through their arguments; or random numbers), so that this would be the gradient of "
+    "another problem than the one that was solved. Change it after backward(), or pass it as an input, with "
+    "in_dims=None if the batch shares it."
 )
 
+LEAVES_TORCH = r"data-dependent control flow|calling \.item\(\)|data pointer of Tensor"
+"""In torch's words: a function looks at the value of a tensor."""
+
+VALUE = (
+    "looks at the value of a tensor, which it cannot, since it is called for all problems of the batch at once: "
+    "torch.where takes the place of a branch (if, max, min), and there is no .item(), float(), .tolist() or .numpy()."
+)
+NUMPY = "hands a tensor to NumPy, which knows nothing of derivatives: take the function of the same name from torch."
+
 KINDS = {
-    r"data-dependent control flow|calling \.item\(\)|data pointer of Tensor": (
-        "A value leaves torch here, which it cannot under vmap: torch.where takes the place of a branch, and there is "
-        "no .item(), float(), .tolist() or .numpy()."
-    ),
     r"dynamic shape|differently shaped": (
         "A shape depends on values here, which it cannot under vmap: instead of selecting with a mask, weigh with it, "
         "torch.where(mask, u, 0)."
@@ -53,8 +64,8 @@ KINDS = {
         "A tensor that was made in the function cannot be filled in place: put its parts together with torch.stack or "
         "torch.cat."
     ),
-    r"\b[Ss]izes?\b|\b[Ss]hapes?\b|\b[Dd]imensions?\b|out of bounds|-D tensor": (
-        "Write it for one problem, without a batch dimension."
+    r"\b[Ss]izes?\b|\b[Ss]hapes?\b|\b[Dd]imensions?\b|out of bounds|-D tensor|at least \dD": (
+        "Write it for one problem, without a batch dimension; u has the shape that start gives it."
     ),
 }
 """Remedies by what the message of an error tells; the first that fits is given."""
@@ -78,6 +89,17 @@ def explain(
     )
     remedies = (remedy for pattern, remedy in KINDS.items() if re.search(pattern, str(error)))
     return " ".join([where, *(remedy.format(dtype=dtype) for remedy in list(remedies)[:1])])
+
+
+def by_numpy(error: BaseException) -> bool:
+    """Whether an error comes out of a function of NumPy, or of what a tensor does when NumPy asks for its values."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "numpy" or frame.f_code.co_name == "__array__":
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _takes(function: Function, count: int) -> bool:
@@ -125,6 +147,16 @@ def on_corner_message(count: int, level: int, size: int, corners: Sequence[str])
         f"{count} of {size} problems have a solution on a corner ({', '.join(corners)}), where a slope or a curvature "
         f"jumps: the derivative that is taken there is one-sided or wrong.{other} State the corner with an extra "
         "unknown and inequalities, start={'u': ..., 't': ...}: for |v|, minimise t with v - t <= 0 and -v - t <= 0."
+    )
+
+
+def unsteady_message(count: int, size: int) -> str:
+    """That solutions are so to second order only, or derivatives change too fast near them."""
+    return (
+        f"{count} of {size} problems have a solution where the Hessian is singular, or as good as that: it is a "
+        "minimum to second order only, and curvature there changes by as much as it is within the accuracy of the "
+        "solution. The derivative is not known, and may be infinite: as that of the minimum of u^4 + x u at x = 0. A "
+        "small quadratic term in the objective makes the problem regular."
     )
 
 

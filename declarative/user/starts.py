@@ -89,6 +89,16 @@ def _row(nesting: Nesting, parts: Sequence[Tensor | torch.Size]) -> Tensor | tor
     return torch.cat([row.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for row in rows])
 
 
+def describe_start(start: Start) -> str:
+    """The shape of u, as far as a start tells, or who does."""
+    one = start[0] if isinstance(start, list) else start
+    if isinstance(one, Unknowns):
+        return str(one.nesting)
+    if isinstance(one, Tensor | torch.Size):
+        return str(tuple(one.shape if isinstance(one, Tensor) else one))
+    return f"as {'the closed form' if one is None else 'start'} returns it"
+
+
 def initial_points(
     start: OneStart | None,
     xs: tuple[Tensor, ...],
@@ -218,7 +228,8 @@ def _accept_rows(problem: Any, start: Tensor, inputs: Inputs) -> bool:
     functions = {name: dataclasses.replace(f, nesting=of_rows) for name, f in functions_of(problem).items()}
     try:
         with torch.no_grad():
-            values = {name: function(*one, u) for name, function in functions.items()}
+            objective = functions["objective"](*one, u)
+            constraints = [function.value(*one, u) for name, function in functions.items() if name != "objective"]
     except Exception:  # the functions may raise anything
         return False
-    return all(value.dim() <= (name != "objective") for name, value in values.items())
+    return objective.dim() == 0 and all(not isinstance(one, Tensor) or one.dim() <= 1 for one in constraints)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from theme import ARROW, FILL, INK, POINT, THEMES, svg
 from torch import Tensor
 
 from declarative import DeclarativeNode
@@ -24,11 +24,6 @@ AXES = AXES / AXES.norm(dim=1, keepdim=True)
 CENTRE = torch.full((3,), 1 / 3, dtype=torch.float64)
 CORNERS = AXES.T - CENTRE @ AXES.T
 TARGET = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-
-INK = {"light": "#1f2430", "dark": "#e6e8ee"}
-FILL = {"light": "#e8ebfa", "dark": "#2a3054"}
-POINT = {"light": "#3949ab", "dark": "#9fa8ff"}
-ARROW = {"light": "#c2410c", "dark": "#ffab70"}
 
 project = DeclarativeNode(
     lambda x, u: (u - x).square().sum(),
@@ -83,8 +78,7 @@ def draw(theme: str, path: Path) -> None:
         axes.fill(*CORNERS.T.tolist(), facecolor=FILL[theme], edgecolor=ink, linewidth=1.2, zorder=0)
     _draw_forward(left, theme)
     _draw_backward(right, theme)
-    figure.savefig(path, transparent=True, metadata={"Date": None})
-    plt.close(figure)
+    path.write_text(svg(figure, "simplex"))
 
 
 def _draw_forward(axes: Axes, theme: str) -> None:
@@ -108,7 +102,5 @@ def _draw_backward(axes: Axes, theme: str) -> None:
 
 
 if __name__ == "__main__":
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "simplex"  # the same file in every run
-    for name in INK:
-        draw(name, Path(__file__).parent / f"simplex-{name}.svg")
+    for theme in THEMES:
+        draw(theme, Path(__file__).parent / f"simplex-{theme}.svg")

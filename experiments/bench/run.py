@@ -19,7 +19,7 @@ from declarative.reports.table import as_html, as_text
 from ..shared.drawing import write_pictures
 from ..shared.files import item_table, write, write_items
 from ..shared.machine import one_thread
-from . import figures, layers, nodes, references, sparse, versions, warm
+from . import figures, gate, layers, nodes, references, sparse, versions, warm
 from .peers import Peers
 from .rows import Point, Row, Run
 
@@ -30,10 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose claim contains it")
     parser.add_argument("--before", default="", metavar="COMMIT", help="also beside this version of the project")
     parser.add_argument("--compiled", action="store_true", help="sparse problems also compiled: a minute a shape")
+    parser.add_argument("--gate", action="store_true", help="only whether speed was lost since it was last kept")
+    parser.add_argument("--accept", metavar="REASON", help="keep the ratios of the gate as they are now, and say why")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print a table, and leave tables, plots and a piece of the report in ``bench``."""
+    if args.accept is not None:
+        return gate.accept(args.accept, args.only)
+    if args.gate:
+        return gate.gate(args.only)
     plan = Run(args.only, 0.0, 1) if args.quick else Run(args.only)
     rows = []
     with warnings.catch_warnings(), one_thread(), Peers() as peers:

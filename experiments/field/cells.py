@@ -31,6 +31,8 @@ DEPENDENCIES = {  # what does the work of a library, by packages: their versions
     "libdqp": ("qpsolvers", "piqp"),
     "jaxopt": ("jax",),
     "optimistix": ("jax", "equinox", "lineax"),
+    "qpax": ("jax",),
+    "OTT": ("jax", "lineax"),
 }
 COMPILING = 10  # times the limit, for what is compiled by a compiler of C++
 TRACING = 3  # times the limit, for what is traced or compiled anew for every shape: a first call says little of others

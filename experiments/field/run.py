@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..shared import machine
@@ -23,10 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command line."""
     parser.set_defaults(workers=1)  # times are compared
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the families whose names contain it")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="TEXT", help="families whose names contain one of these"
+    )
     parser.add_argument("--libraries", nargs="+", default=[], choices=list(LIBRARIES), help="these alone")
     parser.add_argument("--limit", type=float, help="seconds for a cell (15, quick: 10)")
-    parser.add_argument("--minutes", type=float, default=55.0, help="after which no cell is begun (%(default)g)")
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which no cell is begun (%(default)g)")
 
 
 def place(args: argparse.Namespace) -> Path:
@@ -40,7 +43,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     budget, limit = (0.05, 10.0) if args.quick else (0.2, 15.0)
     limit = args.limit or limit
     libraries = tuple(args.libraries)
-    return Plan(args.only, args.quick, budget, limit, libraries=libraries, minutes=args.minutes)
+    return Plan(tuple(args.only), args.quick, budget, limit, libraries=libraries, minutes=args.minutes)
 
 
 def jobs(args: argparse.Namespace) -> Sequence[Job]:
@@ -74,10 +77,11 @@ def finish(args: argparse.Namespace) -> list[str]:
 
 
 def gather(bench: Bench) -> list[Row]:
-    """What is measured so far, and what there was no time for."""
-    found = []
-    for one in bench.pieces():
-        missing = {"skipped": bench.time_left.closed(one.cell.library) or NOT_MEASURED}
-        row = row_of(one.cell, one.result() or missing)
+    """What is measured so far, also by runs of other families and libraries; and what there was no time for now."""
+    found, asked = [], set(bench.plan.cells())
+    for cell in replace(bench.plan, only=(), libraries=()).cells():
+        missing = {"skipped": bench.time_left.closed(cell.library) or NOT_MEASURED} if cell in asked else None
+        record = bench.piece(cell).result() or missing
+        row = row_of(cell, record) if record is not None else None
         found += [] if row is None else [row]
     return found

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from . import criteria as made
 from .criteria import CLOSE, EARLY, FAILS, RARELY, THROUGHOUT, WORKS, Judgement
 from .curves import Curves
+from .panels import PANELS, PUBLISHED
 
-Data = Mapping[str, Curves]  # by panel; those in single precision by "float32/" and the panel
+Data = Mapping[str, Curves]  # by panel; in single precision by "float32/", as published by "published/" and the panel
 
 PROJECTION = ("projection-under", "projection-over")
 TRANSPORT = ("transport-under", "transport-over")
@@ -53,6 +54,10 @@ def judge(claim: Claim, data: Data) -> Verdict:
         curves = [data[name] for name in names if name in data]
         if len(curves) == len(names) and all(_complete(one, claim) for one in curves):
             parts[panel] = claim.judge(*curves)
+            published = data.get(f"published/{panel}")
+            if claim in PAPER and published is not None and _complete(published, claim):
+                other = claim.judge(published)
+                parts[panel] = made.beside(parts[panel], other, PUBLISHED[PANELS[panel].family])
     return Verdict(claim, parts)
 
 
@@ -176,4 +181,5 @@ OURS = (
     ),
 )
 CLAIMS = PAPER + OURS
+AS_PUBLISHED = PROJECTION + TRANSPORT  # where the published code changes what a claim says
 AGAIN = ("transport-over", "eigen-all", "eigen-largest")  # where the paper's claims fail: run with more repeats

@@ -30,6 +30,15 @@ class Judgement:
     evidence: str
 
 
+def beside(text: Judgement, published: Judgement, words: str) -> Judgement:
+    """What the text's experiment says, with what the published code's says; where they differ, that comes first."""
+    differ = "DEPENDS ON THE EXPERIMENT. As printed: " if text.holds != published.holds else ""
+    verdict = "holds" if published.holds else "does not hold"
+    return Judgement(
+        text.holds, f"{differ}{text.evidence}. As in the published code ({words}) it {verdict}: {published.evidence}"
+    )
+
+
 def loss_at(curves: Curves, rule: str, iteration: int) -> float:
     """The mean loss of the repeats."""
     return float(curves.of(rule).loss[0, :, iteration].mean())

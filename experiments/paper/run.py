@@ -78,6 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=(*store.DTYPES, "both"), default=defaults.dtype, help="precision (%(default)s)"
     )
     parser.add_argument("--device", default=defaults.device, help="as torch names it (%(default)s)")
+    parser.add_argument(
+        "--published", action="store_true", help="losses and targets of the published code, not the text"
+    )
 
 
 def jobs(args: argparse.Namespace) -> list[Job]:
@@ -89,7 +92,11 @@ def jobs(args: argparse.Namespace) -> list[Job]:
     _check_device(args.device)
     rules = tuple(dict.fromkeys(args.rules))
     plans = [
-        Plan(panel.name, Settings(args.repeats, args.iterations, args.seed, rules, dtype, args.device), args.out)
+        Plan(
+            panel.name,
+            Settings(args.repeats, args.iterations, args.seed, rules, dtype, args.device, args.published),
+            args.out,
+        )
         for dtype in (store.DTYPES if args.dtype == "both" else (args.dtype,))
         for panel in find_panels(args.names)
     ]

@@ -23,6 +23,7 @@ from .panels import PANELS
 from .training import Outcome, Settings
 
 DTYPES = ("float64", "float32")
+PUBLISHED = "published"  # the directory of panels with the losses and targets of the published code
 PROBES = ("repeat", "call", "lowest", "median", "mean", "agreeing", "cheap")
 KEPT = ("settings", "seconds", "cheap_share", "warnings", "finished")
 SUMMARY = (

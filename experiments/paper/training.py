@@ -19,7 +19,7 @@ from ..shared.rules import NAMES, counted_warnings, make_rule
 from .by_rows import ByRows
 from .curves import Curves
 from .ensemble import Ensemble, draw_parameters
-from .panels import BATCH, Panel
+from .panels import BATCH, Panel, as_published
 
 LEARNING_RATE = 1e-3
 
@@ -34,6 +34,7 @@ class Settings:
     rules: tuple[str, ...] = NAMES
     dtype: str = "float64"
     device: str = "cpu"
+    published: bool = False  # whether losses and targets are those of the published code, or of the text
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Start:
 def train(panel: Panel, settings: Settings, tick: Tick = lambda _: None) -> Outcome:
     """Train every repeat with every rule, from the same data and weights for each rule."""
     began = time.perf_counter()
+    panel = as_published(panel) if settings.published else panel
     start = draw(panel, settings)
     rules = [make_rule(name) for name in settings.rules for _ in range(settings.repeats)]
     with counted_warnings() as warned:
@@ -107,7 +109,7 @@ def _descend(
         x = panel.layer_input(start.network(start.data).flatten(0, 1))
         x.retain_grad()
         y = layer(x).unflatten(0, (len(rules), BATCH))
-        losses = panel.loss(y, start.target).mean(-1)
+        losses = panel.loss(y, start.target)
         losses.sum().backward()
         optimiser.step()
         assert x.grad is not None

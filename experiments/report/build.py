@@ -10,19 +10,19 @@ from ..applications.control import CONTROL
 from ..applications.decision import DECISION
 from ..applications.knapsack import KNAPSACK
 from ..applications.sorting import SORTING
+from ..approximations import APPROXIMATIONS
 from ..paper import store
-from ..paper.claims import judge_all
+from ..paper.claims import AS_PUBLISHED, judge_all
 from ..paper.panels import PANELS
 from ..paper.store import Finished
 from ..shared import machine
 from ..shared.application import FULL
 from ..shared.files import read_csv, write
 from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
-from ..worth import WORTH
 from .applications import application_section
 from .panels import again, introduction, overview, panel_section, precision
 
-APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, APPROXIMATIONS)
 TABLES = {  # what other commands leave
     "Does a proof of descent pay?": "certificate",
     "Comparison with independent layers": "compare",
@@ -49,7 +49,7 @@ def write_page(out: Path) -> Path:
 def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -> str:
     """The page as a string."""
     both = double | {f"float32/{name}": one for name, one in single.items()}
-    verdicts = judge_all({name: one.curves for name, one in both.items()})
+    verdicts = judge_all({name: one.curves for name, one in (both | _published(out)).items()})
     panels = [name for name in PANELS if name in double or name in single]
     sections = [
         introduction(),
@@ -65,12 +65,18 @@ def build(double: dict[str, Finished], single: dict[str, Finished], out: Path) -
     return page("Cheap gradients through optimisation layers", "\n".join(sections))
 
 
+def _published(place: Path) -> dict[str, Finished]:
+    """Panels with the losses and targets of the published code."""
+    found = store.load(place / store.PUBLISHED, store.DTYPES[0])
+    return {f"{store.PUBLISHED}/{name}": one for name, one in found.items()}
+
+
 def _again(place: Path) -> list[str]:
     """Panels with more repeats, which a run at full length leaves."""
     found = store.load(place, store.DTYPES[0])
     if not found:
         return []
-    verdicts = judge_all({name: one.curves for name, one in found.items()})
+    verdicts = judge_all({name: one.curves for name, one in (found | _published(place)).items()})
     return [again(verdicts, min(one.settings["repeats"] for one in found.values()))]
 
 
@@ -125,11 +131,12 @@ def _reproduce(runs: dict[str, Finished]) -> str:
 <pre>python -m experiments all --full</pre>
 <p>or its parts, one by one:</p>
 <pre>python -m experiments run all --dtype both
+python -m experiments run {" ".join(AS_PUBLISHED)} --published --repeats 10 --out results/published
 python -m experiments sorting
 python -m experiments decision
 python -m experiments knapsack
 python -m experiments control
-python -m experiments worth
+python -m experiments approximations
 python -m experiments certificate
 python -m experiments theory
 python -m experiments compare

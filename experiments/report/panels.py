@@ -8,7 +8,7 @@ from html import escape
 from ..paper import store
 from ..paper.claims import OURS, PAPER, Claim, Verdict
 from ..paper.figures import picture
-from ..paper.panels import BATCH, NARROW, PANELS, WIDE, M
+from ..paper.panels import BATCH, NARROW, PANELS, PUBLISHED, WIDE, M
 from ..paper.store import Finished
 from ..paper.training import LEARNING_RATE
 from ..shared.drawing import STYLES
@@ -28,6 +28,7 @@ def introduction() -> str:
         f'<li><span class="swatch" style="background:{STYLES[name].colour}"></span><b>{name}</b>: {escape(text)}</li>'
         for name, text in RULES.items()
     )
+    published = "; ".join(f"for {family}, {words}" for family, words in PUBLISHED.items())
     return f"""<section id="what">
 <h2>What this is</h2>
 <p>A small network turns data into the input of an optimisation problem, a layer solves that problem, and the network
@@ -37,8 +38,12 @@ if one just leaves the constraints out. These are their experiments again, with 
 <ul class="rules">{rules}</ul>
 <p>Each panel is one problem of size {M}: batches of {BATCH}, a three-layer network that is as wide as its output,
 AdamW with a learning rate of {LEARNING_RATE:g}, and data of dimension {NARROW}, or {WIDE} where it says
-<i>over-parameterised</i>. All rules start from the same data and weights.</p>
-<p><b>How to read a figure.</b> Above: the loss, each repeat light, their mean dark. Below: the cosine of the angle
+<i>over-parameterised</i>. All rules start from the same data and weights. Losses and targets are those of the
+paper's text. Its published code has others, and ten trials for five: {escape(published)}. Claims about projection and
+transport are judged by both.</p>
+<p><b>How to read a figure.</b> Above: the loss, each repeat light, their mean dark, with the 95 % interval of the mean
+as a band; a rule whose curve is that of another says so, and what counts as early, by our own measure, is left of the
+dotted line. Below: the cosine of the angle
 between a rule's gradient and the exact one at the input of the layer, at each point of the rule's own curve. The line
 is the mean, the shade reaches down to the lowest single problem. Above 0 the rule goes downhill, at 1
 it is the exact direction.</p>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from declarative import DeclarativeNode, Smoothed
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gallery.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, PICTURES = (DOCS / "gallery.md").read_text(), DOCS / "pictures"
 BLOCKS = re.findall(r"^## (.*?)$.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 STEP = 1e-5
 DIRECTIONS = 2  # for each input
@@ -78,3 +80,9 @@ def central(problem: DeclarativeNode) -> DeclarativeNode:
         functions.equality.written,
         start=torch.full((5,), 0.4),
     )
+
+
+def test_every_problem_has_its_picture(monkeypatch):
+    monkeypatch.syspath_prepend(str(PICTURES))
+    pictures = runpy.run_path(str(PICTURES / "gallery.py"))["PICTURES"]
+    assert list(pictures) == [name for name, _ in BLOCKS]

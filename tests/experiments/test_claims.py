@@ -44,6 +44,18 @@ def test_what_was_not_run_is_not_judged() -> None:
     assert judge_all({"projection-under": REFUTING["projection-under"]})[0].holds is False
 
 
+def test_a_claim_that_the_published_code_decides_otherwise_depends_on_the_experiment() -> None:
+    name = "transport-over"
+    (claim,) = (one for one in CLAIMS if one.name == "worse late")
+    for text, code in ((REFUTING, CONFIRMING), (CONFIRMING, REFUTING), (CONFIRMING, CONFIRMING)):
+        part = judge(claim, {name: text[name], f"published/{name}": code[name]}).parts[name]
+        assert part.holds == (text is CONFIRMING)  # the text's experiment decides
+        assert part.evidence.startswith("DEPENDS ON THE EXPERIMENT") == (text is not code)
+        said = "it holds: " if code is CONFIRMING else "it does not hold: "
+        assert f"As in the published code (the distance of the whole batch, not squared) {said}" in part.evidence
+    assert "published" not in judge(claim, {name: CONFIRMING[name]}).parts[name].evidence
+
+
 def test_evidence_gives_the_numbers() -> None:
     parts = judge_all(CONFIRMING)[0].parts
     assert {panel: part.evidence for panel, part in parts.items()} == {

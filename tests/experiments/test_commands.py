@@ -134,7 +134,8 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
             self.name, self.wrong = name, wrong
 
         def jobs(self, args: Any) -> list[str]:
-            place = tmp_path / "full" if getattr(args, "repeats", None) == 40 else tmp_path  # more repeats stand apart
+            place = tmp_path / "full" if getattr(args, "repeats", None) == 40 else tmp_path  # more repeats stand apart,
+            place = place / "published" if getattr(args, "published", False) else place  # and so do other losses
             assert (args.out, args.workers, args.force) == (place, 1, False)
             return [self.name]
 
@@ -158,11 +159,11 @@ def test_all_does_the_jobs_of_every_experiment_and_writes_the_page(
     args = parse(["all", "--quick", "--out", str(tmp_path), "--workers", "1"])
     monkeypatch.setattr(cli, "build_parser", Parser)
     assert cli.run_all(args) == 1
-    assert events == ["9 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL)]
+    assert events == ["10 jobs, 1 worker", *(f"finish {line.split()[0]}" for line in cli.ALL), "finish run"]
     told = capsys.readouterr().out
     assert "index.html" in told
     assert told.splitlines()[-1] == "FAILED theory: a prediction"
     events.clear()
     args = parse(["all", "--full", "--out", str(tmp_path), "--workers", "1"])
     assert cli.run_all(args) == 0
-    assert events == ["6 jobs, 1 worker", *(f"finish {one.name}" for one in cli.APPLICATIONS), "finish run"]
+    assert events == ["7 jobs, 1 worker", *(f"finish {one.name}" for one in cli.APPLICATIONS), *["finish run"] * 2]

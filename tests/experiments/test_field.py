@@ -34,6 +34,7 @@ from experiments.field.rows import NOT_MEASURED, Row, row_of
 from experiments.field.truth import Truth, truth
 from experiments.field.truths import truth_digest
 from experiments.field.verdicts import contests, criteria, standings, verdict
+from experiments.shared.files import read_csv
 from experiments.shared.jobs import Piece
 from tests.support.experiments import command
 
@@ -354,6 +355,44 @@ def test_what_is_measured_is_kept_and_forced_anew(tmp_path: Path, liar: type[Lia
     assert liar.asked == 2 * once
 
 
+def test_a_run_of_one_family_keeps_what_is_known_of_others(tmp_path: Path, liar: type[Liar]) -> None:
+    assert command(tmp_path, *WORDS) == 0
+    assert command(tmp_path, "field", "--quick", "--only", "transport-1", "nobody", "--libraries", "ours") == 0
+    once = liar.asked
+    families = {line["family"] for line in read_csv(tmp_path / "field" / "field.csv")}
+    assert families == {"simplex", "transport-1", "transport-10", "transport-100"}
+    assert command(tmp_path, *WORDS) == 0
+    assert liar.asked == once
+    assert len(read_csv(tmp_path / "field" / "field.csv")) == 4
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARIES if name not in ("ours", "plain torch")])
+def test_every_rival_has_a_tight_setting_and_one_matched_to_the_bar(name: str) -> None:
+    variants = list(LIBRARIES[name].variants)
+    assert any("tight" in variant for variant in variants)
+    assert any("to the bar" in variant for variant in variants) or name == "casadi"  # whose default is 1e-8
+    assert len(variants) >= 3
+
+
+SMALL = {"logistic": ("jaxopt", "optimistix", "plain torch", "casadi"), "transport-10": ("OTT", "POT", "plain torch")}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jaxopt is no longer maintained
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in SMALL for name in SMALL[family]])
+def test_accurate_settings_meet_the_bar(family: str, name: str) -> None:
+    """A rival is not disqualified by an option that was left out."""
+    if not LIBRARIES[name].installed:
+        pytest.skip(f"{name} is not installed")
+    case, known = settled(family)
+    for variant in LIBRARIES[name].variants:
+        if not variant.endswith(("tight", "implicit")):
+            continue
+        answer = measure(LIBRARIES[name].build(case, variant), case, 0.0, limit=0.0)[1]
+        judged = judge(case, answer, known)
+        assert judged.loud == judged.silent == 0, variant
+        assert judged.gradient_error < 1e-6, variant
+
+
 def test_a_lie_of_ours_is_an_exit_code(tmp_path: Path, liar: type[Liar], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liar, "lies", True)
     assert command(tmp_path, *WORDS) == 1
@@ -403,7 +442,7 @@ def test_what_ran_out_of_time_is_not_asked_for_more(tmp_path: Path, monkeypatch:
 
 
 def test_problems_that_are_only_numbered_are_all_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(Plan("nonconvex", libraries=("ours",)), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
+    bench = Bench(Plan(("nonconvex",), libraries=("ours",)), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
     first, later = (one for one in bench.pieces() if one.cell.variant == "called" and one.cell.size in (1, 79))
     monkeypatch.setattr(Piece, "result", lambda one: {"timeout": 1.0} if one == first else None)
     assert smaller_timeout(later.cell, bench) is None
@@ -463,7 +502,7 @@ def test_a_change_of_our_code_makes_our_cells_new_and_no_others(
 def test_a_new_version_of_what_a_library_stands_on_makes_its_cells_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(Plan("simplex"), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
+    bench = Bench(Plan(("simplex",)), tmp_path, Liar(tmp_path))  # type: ignore[arg-type]
     cells = [Cell("simplex", 100, 1, name, "default") for name in ("jaxopt", "plain torch")]
     before = [bench.piece(cell).call.args for cell in cells]
     cells_module.dependencies.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from declarative.theory.propositions import cosine
 from experiments.paper import store
 from experiments.paper.curves import COLUMNS, Curves
-from experiments.paper.panels import BATCH, PANELS, Panel, find_panels
+from experiments.paper.panels import BATCH, PANELS, Panel, as_published, find_panels
 from experiments.paper.training import Settings, draw, train
 from experiments.shared.rules import NAMES
 
@@ -100,6 +101,35 @@ def test_losses_are_those_of_the_paper() -> None:
     torch.testing.assert_close(
         PANELS["transport-over"].loss(y, target).mean(), (y - target).norm(dim=(-2, -1)).square().mean()
     )
+
+
+def test_losses_and_targets_of_the_published_code() -> None:
+    y, target = (torch.rand(2, BATCH, 10, 10, dtype=torch.float64) for _ in range(2))
+    transport = as_published(PANELS["transport-over"])
+    assert transport.target is PANELS["transport-over"].target
+    torch.testing.assert_close(
+        transport.loss(y, target), torch.stack([(a - b).norm() for a, b in zip(y, target, strict=True)])
+    )
+    projection = as_published(PANELS["projection-under"])
+    assert (projection.target(torch.Generator().manual_seed(1)) > 0).all()
+    torch.testing.assert_close(projection.loss(y, target)[1], nn.functional.mse_loss(y[1], target[1]))
+
+
+def test_published_eigenvectors_are_those_that_eigh_finds_in_an_unsymmetric_matrix() -> None:
+    X = torch.rand(BATCH, 10, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    vectors = as_published(PANELS["eigen-all"]).target(torch.Generator().manual_seed(1))
+    torch.testing.assert_close(vectors, torch.linalg.eigh(X).eigenvectors)
+    rank = as_published(PANELS["eigen-rank2"])
+    U = torch.randn(3, 20, dtype=torch.float64)
+    assert torch.linalg.matrix_rank(rank.layer_input(U)).tolist() == [1] * 3
+    assert torch.linalg.matrix_rank(PANELS["eigen-rank2"].layer_input(U)).tolist() == [2] * 3
+    torch.testing.assert_close(rank.target(torch.Generator().manual_seed(1)), vectors[..., -1:])
+
+
+def test_the_published_version_is_a_setting() -> None:
+    text, code = (train(PANELS["transport-over"], replace(TINY, published=one)).curves.loss for one in (False, True))
+    np.testing.assert_allclose(code[..., 0] ** 2, BATCH * text[..., 0])  # at the start the plans are the same
+    assert (code[..., 1:] != text[..., 1:]).all()
 
 
 def test_rules_share_their_start_and_repeats_do_not() -> None:

@@ -42,8 +42,6 @@ def test_wrong_arguments_are_refused_when_the_node_is_made(options, error, match
         ({"objective": lambda x, u: (u - x).square().sum()[None]}, r"objective must return a scalar.*\(1,\)"),
         ({"objective": lambda x, _: x.square().sum()}, "objective does not depend on u"),
         ({"objective": lambda x, u: (u.detach() - x).square().sum()}, "objective does not depend on u"),
-        ({"equality": lambda _, u: torch.outer(u, u)}, r"equality must return a vector or a scalar.*\(3, 3\)"),
-        ({"inequality": lambda _, u: u.expand(2, 3)}, r"inequality must return a vector or a scalar.*\(2, 3\)"),
     ],
 )
 def test_wrong_return_shapes(problem, match):
@@ -149,8 +147,7 @@ def test_more_constraints_than_unknowns():
     )
     x = torch.tensor([0.5, 2.0], dtype=DOUBLE, requires_grad=True)
     y = node(x)
-    with pytest.warns(NumericalWarning, match="singular"):
-        (g,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)
+    (g,) = torch.autograd.grad(y[:, 0].sum() + 2 * y[:, 1].sum(), x)
     assert torch.allclose(g, torch.ones(2, dtype=DOUBLE), rtol=1e-10)
 
 

@@ -1,5 +1,6 @@
 """Tensors that the functions reach other than through their arguments: no gradient is lost without a word."""
 
+import contextlib
 import functools
 
 import pytest
@@ -8,6 +9,9 @@ from torch import nn
 from torch.func import functional_call
 
 from declarative import DeclarativeNode
+from declarative.fingerprint import Fingerprint
+from declarative.problem import Batch, Problem
+from tests.support.captured_state import AFTER, BEFORE, KINDS
 from tests.support.helpers import DOUBLE, half_square, relative
 
 X = torch.ones(2, 3)
@@ -228,79 +232,132 @@ def test_without_gradients_the_tensors_of_a_transform_are_refused_all_the_same()
         torch.vmap(solve)(torch.ones(2, 3))
 
 
-class Scaled:
-    """A function with a tensor of its own."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def objective(self, x, u):
-        return (u - self.factor * x).square().sum()
+# What changes between the passes of a call
 
 
-class Callable(Scaled):
-    """An object that is called itself."""
-
-    __call__ = Scaled.objective
+class RefusedError(Exception):
+    """What a node says where it does not mix two versions of a function."""
 
 
-class Module(nn.Module):
-    """A module with a tensor that is none of its parameters and buffers."""
-
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x, u):
-        return (u - self.factor * x).square().sum()
-
-
-def by_default(x, u, factor=None):
-    return (u - factor * x).square().sum()
+@contextlib.contextmanager
+def refusing():
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if "changed between its forward and its backward pass" in str(error) or "have changed since" in str(error):
+            raise RefusedError from error
+        raise
 
 
-def holding(how, factor):
-    layer = torch.nn.Linear(1, 1, bias=False, dtype=DOUBLE).requires_grad_(False)
-    if how == "module":
-        layer.weight.data = factor.view(1, 1)
-    return {
-        "closure": lambda x, u: (u - factor * x).square().sum(),
-        "method": Scaled(factor).objective,
-        "object": Callable(factor),
-        "attribute of a module": Module(factor),
-        "partial": functools.partial(by_default, factor=factor),
-        "default": lambda x, u, factor=factor: by_default(x, u, factor),
-        "keyword": lambda x, u, *, factor=factor: by_default(x, u, factor),
-        "first argument": functools.partial(lambda *arguments: by_default(*arguments[1:], arguments[0]), factor),
-        "module": lambda x, u: (u - layer(x)).square().sum(),
-    }[how], layer.weight if how == "module" else factor
+def gradient(y, x):
+    return torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
 
 
 @pytest.mark.parametrize("record", [False, True])
-@pytest.mark.parametrize(
-    "how",
-    [
-        "closure",
-        "method",
-        "object",
-        "attribute of a module",
-        "partial",
-        "default",
-        "keyword",
-        "first argument",
-        "module",
-    ],
-)
-def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, record):
-    objective, factor = holding(how, torch.tensor([2.0], dtype=DOUBLE))
-    node = DeclarativeNode(objective, start=1, record=record)
-    x = torch.ones(3, 1, dtype=DOUBLE, requires_grad=True)
-    y = node(x)
-    assert (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] == 2).all()
-    factor.mul_(5)
-    with pytest.raises(RuntimeError, match="changed in place between its forward and its backward pass"):
-        torch.autograd.grad(y.sum(), x)
-    assert relative(torch.autograd.grad(node(x).sum(), x)[0], 10 * torch.ones_like(x)) < 1e-12
+@pytest.mark.parametrize("name", KINDS)
+def test_what_changes_between_the_passes_is_not_mixed_in(name, record):
+    """The gradient is that of the problem that was solved, or refused: before a first backward pass, and a second."""
+    for passes in (0, 1):
+        kind = KINDS[name]()
+        node = kind.node(record=record)
+        x = torch.tensor([[1.0], [0.0], [-0.5]], dtype=DOUBLE, requires_grad=True)
+        y = node(x)
+        assert relative(y, BEFORE * x) < 1e-8
+        for _ in range(passes):
+            assert relative(gradient(y, x), torch.full_like(x, BEFORE)) < 1e-8
+        kind.change()
+        with contextlib.suppress(RefusedError), refusing():
+            assert relative(gradient(y, x), torch.full_like(x, BEFORE)) < 1e-8
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_changes_between_calls_is_followed(name):
+    kind = KINDS[name]()
+    node, x = kind.node(), torch.tensor([[1.0], [0.0], [-0.5]], dtype=DOUBLE, requires_grad=True)
+    for s in (BEFORE, AFTER):
+        y = node(x)
+        assert relative(y, s * x) < 1e-8
+        assert relative(gradient(y, x), torch.full_like(x, s)) < 1e-8
+        kind.change()
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_what_changes_before_a_transform_has_pulled_back_is_refused(record):
+    x = torch.tensor([[1.0], [0.0]], dtype=DOUBLE)
+    for inputs in (x, x.unsqueeze(0)):
+        kind = KINDS["tensor: dict in a closure"]()
+        node = kind.node(record=record)
+        y, pull = torch.func.vjp(torch.vmap(node) if inputs.dim() == 3 else node, inputs)
+        assert relative(pull(torch.ones_like(y))[0], torch.full_like(inputs, BEFORE)) < 1e-8
+        kind.change()
+        with pytest.raises(RuntimeError, match="changed between its forward and its backward pass"):
+            pull(torch.ones_like(y))
+
+
+def test_the_closed_form_of_a_transform_is_looked_at_too():
+    """Its rows are solved one by one where vmap maps over an input that the batch shares."""
+    held = {"s": torch.tensor(BEFORE, dtype=DOUBLE)}
+    node = DeclarativeNode(
+        lambda x, w, u: (u - held["s"] * w * x).square().sum(), solver=lambda x, w: held["s"] * w * x, in_dims=(0, None)
+    )
+    x, w = torch.ones(2, 1, dtype=DOUBLE), torch.ones(3, 1, dtype=DOUBLE)
+
+    def pulled(w, change):
+        y, pull = torch.func.vjp(lambda w: node(x, w), w)
+        change()
+        return pull(torch.ones_like(y))[0]
+
+    assert relative(torch.vmap(lambda w: pulled(w, int))(w), torch.full_like(w, 2 * BEFORE)) < 1e-8
+    with pytest.raises(RuntimeError, match="changed between its forward and its backward pass"):
+        torch.vmap(lambda w: pulled(w, lambda: held["s"].fill_(AFTER)))(w)
+
+
+def test_what_cannot_be_evaluated_beside_a_solution_is_looked_at_nearer():
+    held = {"s": torch.tensor(BEFORE, dtype=DOUBLE)}
+    u = torch.tensor([[0.1, 1 - 1e-6]], dtype=DOUBLE)
+    for function in (
+        lambda _, u: held["s"] * torch.asin(u).sum(),  # not a number above 1
+        lambda _, u: (
+            held["s"] * torch.linalg.cholesky(torch.eye(2, dtype=DOUBLE) - u[1] ** 4 * torch.ones(2, 2) / 2).sum()
+        ),
+    ):
+        taken = Fingerprint.take(Batch(Problem(function), (torch.ones(1, 1),), (0,), 1, torch.Size([2]), 0, 0), u)
+        assert taken.is_current()
+        held["s"].mul_(1 + 1e-6)
+        assert not taken.is_current()
+
+
+def test_a_change_that_one_problem_alone_would_feel_is_seen():
+    table = torch.tensor([1.0, 2.0, 3.0], dtype=DOUBLE)
+    node = DeclarativeNode(lambda x, i, u: (u - table[i] * x).square().sum(), start=())
+    x, i = torch.ones(3, dtype=DOUBLE, requires_grad=True), torch.arange(3)
+    y = node(x, i)
+    table[2] += 1e-6
+    with pytest.raises(RuntimeError, match="changed between its forward and its backward pass"):
+        gradient(y, x)
+
+
+def test_what_an_input_of_zero_hides_is_seen():
+    held = {"s": torch.tensor(BEFORE, dtype=DOUBLE)}
+    x = torch.zeros(2, 1, dtype=DOUBLE, requires_grad=True)
+    y = DeclarativeNode(lambda x, u: (u - held["s"] * x).square().sum(), solver=lambda x: held["s"] * x)(x)
+    held["s"].fill_(AFTER)
+    with pytest.raises(RuntimeError, match="changed between its forward and its backward pass"):
+        gradient(y, x)
+
+
+def test_rounding_is_not_taken_for_a_change():
+    calls = []
+
+    def objective(x, u):
+        calls.append(1)
+        return (u - 2 * x).square().sum() * (1 + 1e-14 * (len(calls) % 2))
+
+    x = torch.ones(2, 1, dtype=DOUBLE, requires_grad=True)
+    y = DeclarativeNode(objective, solver=lambda x: 2 * x)(x)
+    for _ in range(3):
+        assert relative(gradient(y, x), 2 * torch.ones_like(x)) < 1e-8
+        calls.append(1)
 
 
 # Their values are read anew in every call
@@ -308,9 +365,9 @@ def test_a_captured_tensor_that_changes_between_the_passes_is_refused(how, recor
 
 @pytest.fixture(params=["called", "graph", "tape"])
 def record(request, monkeypatch):
-    """How functions are evaluated: what is recorded is run as a tape, if Numba is there, or operation by operation."""
+    """How functions are evaluated: what is recorded is run as a tape, if there is a core, or by operations."""
     if request.param == "graph":
-        monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+        monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     return request.param != "called"
 
 

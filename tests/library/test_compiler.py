@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode
-from declarative.linear.jit import INSTALLED
+from declarative.kernels.library import available
 from declarative.recording import cache, compiler
 from declarative.recording.graph import record
 from tests.support.helpers import DOUBLE, relative
@@ -32,10 +32,10 @@ def test_captured_tensors_are_read_anew(monkeypatch, capsys):
 
 @pytest.fixture
 def without_tapes(monkeypatch):
-    monkeypatch.setattr(cache, "INSTALLED", False)
+    monkeypatch.setattr(cache, "available", lambda: False)
 
 
-@pytest.mark.skipif(not INSTALLED, reason="without Numba there are no tapes")
+@pytest.mark.skipif(not available(), reason="without the core there are no tapes")
 def test_what_a_tape_can_do_is_not_compiled(capsys):
     """A problem at a time, or several: what is recorded of one serves any number of them."""
     options = {"solver": "newton", "start": 3}

@@ -133,3 +133,26 @@ def test_a_changed_plan_leaves_the_node_as_it_was():
     assert (node.spec.plan.on_failure, masked.spec.plan.on_failure) == ("raise", "mask")
     assert masked.spec.plan.problem is node.spec.plan.problem
     assert masked.gradient is node.gradient
+
+
+def test_rows_that_are_found_alone_are_the_same(monkeypatch):
+    """Where inputs are large; by formula: f = u'Qu / 2 + sum u^3, h = A u + (b'u)^2."""
+    monkeypatch.setattr("declarative.expansion.AT_ONCE", 0)
+    monkeypatch.setattr("declarative.expansion.ALONE", 0)
+    generator = torch.Generator().manual_seed(0)
+    Q, A, b, u, lam = (
+        torch.randn(3, *s, dtype=DOUBLE, generator=generator) for s in ((4, 4), (2, 4), (4,), (4,), (2,))
+    )
+
+    def objective(Q, A, b, u):  # noqa: ARG001
+        return u @ Q @ u / 2 + u.pow(3).sum()
+
+    def equality(Q, A, b, u):  # noqa: ARG001
+        return A @ u + (b @ u).square()
+
+    problem = Problem(objective, equality)
+    here = Batch(problem, (Q, A, b), (0, 0, 0), 3, u.shape[1:], 2, 0).expand(u, lam)
+    bent = 2 * b.unsqueeze(-1) * b.unsqueeze(-2)
+    H = (Q + Q.mT) / 2 + torch.diag_embed(6 * u) - lam.sum(-1)[:, None, None] * bent
+    assert relative(here.jacobian, A + 2 * ((b * u).sum(-1, keepdim=True) * b).unsqueeze(-2)) < 1e-12
+    assert relative(here.curvature, H) < 1e-12

@@ -553,3 +553,82 @@ def test_an_error_in_a_module_comes_with_the_shapes_of_the_inputs(fit):
     with pytest.raises(TypeError) as caught:
         DeclarativeNode(fit, start=4)(torch.ones(2, 3, dtype=DOUBLE), torch.ones(2, 3, dtype=DOUBLE))
     assert "was called with 3 arguments: the 2 input(s)" in caught.value.__notes__[0]
+
+
+# torch.func.functional_call, which goes wrong where it meets a module twice
+
+
+class Shared(nn.Module):
+    """A projection whose target, of a part of it, and whose plane have parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.target, self.plane = nn.Linear(3, 3, dtype=DOUBLE), Plane()
+        self.plane.weight = self.target.weight
+
+    def energy(self, x, u):
+        return (u - self.target(x)).square().sum()
+
+    def other_plane(self, x, u):
+        return self.plane(x, u)
+
+    def cap(self, x, u):
+        return u - 20 - self.target(x).square()
+
+
+class Plane(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = nn.Parameter(torch.tensor(0.7, dtype=DOUBLE))
+
+    def forward(self, x, u):  # noqa: ARG002
+        return u.sum() - self.level - self.weight.sum()
+
+
+def distance(x, u):
+    return (u - x).square().sum()
+
+
+class InConstructor(nn.Module):
+    """Contains the module of a function of the node that it makes."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.shared = shared
+        self.node = DeclarativeNode(shared.energy, shared.plane, start=3)
+
+    def forward(self, x):
+        return self.node(x)
+
+
+SHARING = {
+    "two methods": lambda one: DeclarativeNode(one.energy, one.other_plane, start=3),
+    "a part of the other": lambda one: DeclarativeNode(one.energy, one.plane, start=3),
+    "the other is the whole": lambda one: DeclarativeNode(distance, one.plane, one.cap, start=3),
+    "in a constructor": InConstructor,
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_parameters_of_one_call_do_not_stay(name, x):
+    torch.manual_seed(0)
+    shared = Shared()
+    node, before = SHARING[name](shared), {key: value.clone() for key, value in shared.state_dict().items()}
+    first = node(x)
+    twice = copy.deepcopy(shared)
+    with torch.no_grad():
+        for parameter in twice.parameters():
+            parameter.mul_(2.0)
+    given = {key: (2.0 * value).detach() for key, value in node.named_parameters()}
+    assert len(given) == len(list(node.parameters()))
+    assert relative(functional_call(node, given, x), SHARING[name](twice)(x)) < 1e-9
+    assert all(torch.equal(value, before[key]) for key, value in shared.state_dict().items())
+    assert all(isinstance(value, nn.Parameter) for value in shared.parameters())
+    assert torch.equal(node(x), first)
+
+
+def test_what_takes_the_place_of_a_module_does_so_for_all_of_its_functions(x):
+    torch.manual_seed(0)
+    node, other = SHARING["a part of the other"](Shared()), Shared()
+    node.objective = other
+    assert relative(node(x), SHARING["a part of the other"](other)(x)) < 1e-12

@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.mutants.__main__ import in_turn
 from tests.mutants.places import MisfitError, changed
 from tests.mutants.table import AREAS
 
@@ -51,3 +52,10 @@ def test_a_change_is_that_of_one_piece_of_a_syntax_tree(name, old, new, line):
 def test_what_is_there_twice_or_not_at_all_is_no_place(name, old):
     with pytest.raises(MisfitError, match="instead of once"):
         changed(TEXT, name, old, "None")
+
+
+def test_in_as_many_turns_as_there_are_shares_it_is_the_turn_of_every_mutant_once():
+    shares = [in_turn([], 30, turn) for turn in range(30, 60)]
+    assert sum(map(len, shares)) == sum(map(len, AREAS.values()))
+    assert len(set().union(*shares)) == sum(map(len, AREAS.values()))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning, Smoothed
-from declarative.linear.jit import INSTALLED
+from declarative.kernels.library import available
 from declarative.solvers.newton import filter as filter_
 from declarative.solvers.newton import iteration, loop, regularisation, safeguards
 from declarative.solvers.newton import state as states
 from declarative.solvers.newton.compiled import batch as compiled
 from tests.support.helpers import DOUBLE
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="the kernels need Numba")
+pytestmark = pytest.mark.skipif(not available(), reason="there is no compiled core")
 M = 6
 SIDE = torch.randn(4, M, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
 
@@ -77,7 +77,7 @@ def compared(monkeypatch):
         model, state, scales = before(self)
         flags = original(self, stepping)
         batch = dataclasses.replace(self.batch, evaluator=None)
-        *expected, wanted = iteration.iterate_once(batch, scales, model, state, self.common.tolerances)
+        *expected, wanted = iteration.iterate_once(batch, scales, model, state, self.problems.tolerances)
         theta = filter_.merit(model.objective, model.residual, model.s, state.barrier)[0]
         clear = (theta > 1e-10) & ~wanted[:, 0]  # elsewhere rounding errors may decide what is progress
         found = torch.from_numpy(flags).T
@@ -225,11 +225,3 @@ def test_what_is_no_number_ends_in_a_status():
     with pytest.warns(NumericalWarning):
         solution = node.solve(x)
     assert solution.converged.tolist() == [True, False]
-
-
-@pytest.mark.skipif(not INSTALLED, reason="there are no kernels without Numba")
-def test_room_for_steps_is_no_square_of_what_is_large():
-    from declarative.solvers.newton.compiled.iteration import scratch_for
-
-    assert scratch_for(100_000, 100_000, 0, dense=False).size < 1e6
-    assert scratch_for(10, 100_000, 5, dense=True).size < 1e6

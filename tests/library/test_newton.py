@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, Scipy
+from declarative.kernels.library import available
 from declarative.linear import DENSE
-from declarative.linear.jit import INSTALLED
 from declarative.solvers.newton import regularisation, safeguards
 from declarative.solvers.newton.iteration import newton_step
 from declarative.solvers.newton.state import Model
@@ -244,7 +244,7 @@ def test_a_saddle_point_that_only_the_verdict_tells_is_left(record):
     assert bool((solution.y[:, 1::2].abs() > 0.9).all())
 
 
-@pytest.mark.skipif(not INSTALLED, reason="only compiled code does it")
+@pytest.mark.skipif(not available(), reason="only the compiled core does it")
 def test_an_indefinite_sparse_problem_is_shifted_without_python(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("Python looks for a shift")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from declarative import DeclarativeNode
-from declarative.linear.jit import INSTALLED
+from declarative.kernels.library import available
 from declarative.recording import RecordingError
 from declarative.recording.graph import record
 from declarative.recording.trace import trace
@@ -32,8 +32,8 @@ def graphs(node):
 
 @pytest.fixture(params=[True, False], ids=["tape", "graph"])
 def way(request, monkeypatch):
-    """How what was recorded is run: as a tape, if Numba is there, or operation by operation."""
-    monkeypatch.setattr("declarative.recording.cache.INSTALLED", request.param and INSTALLED)
+    """How what was recorded is run: as a tape, if there is a compiled core, or operation by operation."""
+    monkeypatch.setattr("declarative.recording.cache.available", lambda: request.param and available())
 
 
 EVERY = [(case, "closed form", "exact") for case in REGULAR]
@@ -110,13 +110,26 @@ def test_a_captured_tensor_of_another_precision_is_traced_anew():
     assert relative(node(x), 5 * x) < 1e-12
 
 
-def test_a_captured_tensor_of_another_shape_is_not_replayed():
-    scale, x = torch.ones(2, dtype=DOUBLE), randn(4, 3)
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32], ids=["tape", "graph"])
+def test_inputs_of_another_shape_are_not_replayed_by_the_same_recording(dtype):
+    node = DeclarativeNode(
+        lambda x, u: (u - x).pow(4).sum() + u.sum(), solver=lambda x: x - 0.25 ** (1 / 3), record=True
+    )
+    for shape in ((4, 3), (4, 5), (7, 3), (4, 3)):
+        x = randn(*shape).to(dtype).requires_grad_()
+        y = node(x)
+        assert relative(y.detach(), x.detach() - 0.25 ** (1 / 3)) < 1e-6
+        assert relative(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(x)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32], ids=["tape", "graph"])
+def test_a_captured_tensor_of_another_shape_is_not_replayed(dtype):
+    scale, x = torch.ones(2, dtype=dtype), randn(4, 3).to(dtype)
     node = DeclarativeNode(
         lambda x, u: (u - scale.sum() / len(scale) * x).square().sum(), solver="newton", start=3, record=True
     )
     node(x)
-    scale.data = torch.ones(4, dtype=DOUBLE)
+    scale.data = torch.ones(4, dtype=dtype)
     with pytest.raises(RecordingError, match="have changed"):
         node(x)
 
@@ -286,7 +299,7 @@ def test_what_is_returned_belongs_to_the_caller():
 
 
 def test_matrices_of_one_problem_each_are_not_copied_for_every_unit_vector(monkeypatch):
-    monkeypatch.setattr("declarative.recording.cache.INSTALLED", False)
+    monkeypatch.setattr("declarative.recording.cache.available", lambda: False)
     n, p, batch = 30, 5, 8
     root, normals = randn(batch, n, n), randn(batch, p, n, seed=1)
     xs = (root @ root.mT / n + torch.eye(n, dtype=DOUBLE), randn(batch, n, seed=2), normals, randn(batch, p, seed=3))

@@ -151,10 +151,12 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(problem, rule):
     assert float((left - right).abs()) < 1e-10 * max(1.0, float(left.abs()))
 
 
-def test_multipliers_are_differentiable_under_the_exact_rule_only():
+@pytest.mark.parametrize("structure", ["auto", "matrix-free"])
+def test_multipliers_are_differentiable_under_the_exact_rule_only(structure):
+    """Whether the system is solved with the pullback or, where it is not stored, before it."""
     problem = case("linear-equality")
     (x,) = problem.xs(2)
-    node = problem.node("closed form")
+    node = problem.node("closed form", structure=structure)
     assert torch.autograd.gradcheck(lambda x: node.solve(x).multipliers, x)
     assert not node.with_gradient("curvature").solve(x).multipliers.requires_grad
 

@@ -1,12 +1,11 @@
 """The factored KKT matrices of a batch against dense linear algebra: solutions, inertia, and what cannot be solved."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 
+from declarative.kernels.library import available
 from declarative.linear.forms import kkt_product
 from declarative.linear.sparse import NoPattern, Pattern, SparseKKT, analyse
 from declarative.linear.sparse.entries import LowerTriangle
@@ -14,8 +13,8 @@ from declarative.linear.sparse.ordering import least_depth, least_fill
 from tests.support.helpers import in_threads
 from tests.support.sparse_problems import DOUBLE, PROBLEMS
 
-MISSING = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
-KERNELS = [pytest.param("numba", marks=MISSING), "torch"]
+MISSING = pytest.mark.skipif(not available(), reason="there is no compiled core")
+KERNELS = [pytest.param("core", marks=MISSING), "torch"]
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
@@ -402,10 +401,10 @@ def test_levels_need_an_order_made_for_them():
         kkt.factorise(*values_for(PATTERNS["arrow"], 1, 9.0))
 
 
-def test_a_kernel_that_is_not_installed_is_refused(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match="accelerate"):
-        SparseKKT.of(PATTERNS["arrow"], kernel="numba")
+def test_a_kernel_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("declarative.linear.sparse.kkt.available", lambda: False)
+    with pytest.raises(ValueError, match="was not built"):
+        SparseKKT.of(PATTERNS["arrow"], kernel="core")
     assert SparseKKT.of(PATTERNS["arrow"]).kernel == "torch"
 
 
@@ -432,5 +431,5 @@ def test_a_factor_that_would_not_be_sparse_is_refused(monkeypatch):
             analyse(pattern, order)
         monkeypatch.undo()
     monkeypatch.setattr("declarative.linear.sparse.kkt.WORK", 10_000)
-    with pytest.raises(NoPattern, match="accelerate"):
+    with pytest.raises(NoPattern, match="compiled core is needed"):
         SparseKKT.of(pattern, kernel="torch")

@@ -262,8 +262,8 @@ def test_sparse_where_it_cannot_be_had_is_an_error():
 
 def test_a_saddle_point_is_no_solution():
     node = DeclarativeNode(
-        lambda x, u: (u[1:] - x[1:]).square().sum() - u[0].square() + u[0].pow(4),
-        solver=lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:]], -1),
+        lambda x, u: (u[1:] - x[1:]).square().sum() - (u[0] - 1).square() + (u[0] - 1).pow(4),
+        solver=lambda x: torch.cat([torch.ones_like(x[:, :1]), x[:, 1:]], -1),  # nothing but curvature tells it there
         structure="sparse",
     )
     with pytest.raises(SolverError, match="not_optimal"):

@@ -186,3 +186,25 @@ def test_the_old_name_of_structure_still_works_and_is_told():
     with pytest.warns(DeprecationWarning, match="structure="):
         node = sphere(hessian="diagonal")
     assert node.spec.plan.structure == "diagonal"
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_dense_hessian_is_judged_at_a_glance(record, monkeypatch):
+    """Once it has been seen that it is not diagonal."""
+    monkeypatch.setattr("declarative.optimality.verdict.is_minimum", lambda *_: pytest.fail("looked at with care"))
+    n = DIAGONAL_FROM + 5
+    x, full = randn(3, n), torch.eye(n, dtype=DOUBLE) + torch.full((n, n), 0.1, dtype=DOUBLE)
+    node = DeclarativeNode(
+        lambda x, u: u @ full @ u / 2 - x @ u,
+        lambda x, u: u.sum() - 1,  # noqa: ARG005
+        solver=lambda x: bordered(full, x),
+        record=record,
+    )
+    assert node.solve(x).converged.all()
+
+
+def bordered(Q, x):
+    """min u'Qu / 2 - x'u subject to 1'u = 1, by its KKT matrix."""
+    one = torch.ones(1, len(Q), dtype=Q.dtype)
+    matrix = torch.cat([torch.cat([Q, one.mT], 1), torch.cat([one, torch.zeros(1, 1, dtype=Q.dtype)], 1)])
+    return torch.linalg.solve(matrix, torch.nn.functional.pad(x, (0, 1), value=1.0).mT).mT[:, :-1]

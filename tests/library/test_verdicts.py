@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from declarative import DeclarativeNode, NumericalWarning, Status
-from declarative.optimality import assess
+from declarative.optimality import assess, verdict
 from declarative.problem import Batch, Problem
 from problems import QuadraticProgram, RobustPooling
 from tests.support import without_solution
@@ -227,6 +227,14 @@ def test_zero_is_a_solution_beside_an_unknown_in_other_units(power, record):
         assert solved(node, torch.tensor([[1.0, 1e-8, 3e-3]], dtype=torch.float32)).converged.all()
 
 
+def test_zero_is_told_from_a_decay_at_a_glance(monkeypatch):
+    """One look ten steps ahead: a trajectory that comes to rest is nearly zero in most of its unknowns."""
+    monkeypatch.setattr(verdict, "is_minimum", lambda *_: pytest.fail("looked at with care"))
+    x = torch.tensor([[1.0, 1e-30, -1e-36, 3e-42], [1e8, 0.0, 2e-20, 0.0]], dtype=DOUBLE)
+    node = DeclarativeNode(lambda x, u: (u[0] - x[0]).square() + u[1:].square().sum(), solver=lambda x: x)
+    assert node.solve(x).converged.all()
+
+
 @pytest.mark.parametrize("unit", [1e-8, 1e-2, 1.0, 1e8])
 @pytest.mark.parametrize("height", [1e-8, 1.0, 1e8])
 def test_far_from_a_bump_all_is_level_and_no_solution(unit, height):
@@ -336,6 +344,20 @@ def test_an_unbounded_program_is_not_called_infeasible(generic):
     layer = QuadraticProgram(on_failure="mask")
     solution = solved(layer.generic() if generic else layer, *unbounded_programs(20 if generic else 300, 3, 4))
     assert not {Status.CONVERGED, Status.INFEASIBLE} & set(solution.status)
+
+
+@pytest.mark.parametrize("far", [1e8, 1e14, 1e16])
+def test_a_point_that_ran_away_is_no_solution(far):
+    """Where a slope that nothing balances is lost in the rounding errors of large terms."""
+    Q, q, *_ = unbounded_programs(200, 3, 1)
+    along = torch.linalg.eigh(Q).eigenvectors[..., 0]  # the flat direction
+    nearest = -(torch.linalg.pinv(Q, hermitian=True, rtol=1e-10) @ q.unsqueeze(-1)).squeeze(-1)
+    node = DeclarativeNode(
+        lambda Q, q, place, u: u @ Q @ u / 2 + q @ u,  # noqa: ARG005
+        solver=lambda Q, q, place: place,  # noqa: ARG005
+        on_failure="mask",
+    )
+    assert not solved(node, Q, q, nearest + far * along).converged.any()
 
 
 # Solved problems that were refused

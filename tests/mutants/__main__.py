@@ -1,11 +1,13 @@
-"""Show which test kills which mutant: ``python -m tests.mutants [words] [--workers 2]``.
+"""Show which test kills which mutant: ``python -m tests.mutants [words] [--workers 2] [--share 30 [--turn 7]]``.
 
-With words, only the mutants whose area, file or description contains one of them.
+With words, only the mutants whose area, file or description contains one of them; with a share, only every 30th of
+them, another one every day: after 30 days it was the turn of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 import tempfile
 import time
@@ -17,9 +19,9 @@ from .run import Job, copied, run
 from .table import AREAS
 
 
-def main(words: Sequence[str], workers: int) -> int:
+def main(words: Sequence[str], workers: int, share: int = 1, turn: int = 0) -> int:
     """Run the mutants, several at a time; 1 if one survives, does not fit the code any more, or cannot be judged."""
-    chosen = {mutant: area for area, mutants in AREAS.items() for mutant in mutants if _is_meant(area, mutant, words)}
+    chosen = in_turn(words, share, turn)
     misfits = [f"{mutant.words}: {why}" for mutant in chosen if (why := mutant.misfit()) is not None]
     if misfits:
         print("These mutants do not fit the code any more:", *misfits, sep="\n  ")
@@ -33,6 +35,12 @@ def main(words: Sequence[str], workers: int) -> int:
     print(f"\n{len(chosen) - len(left)} of {len(chosen)} mutants killed in {time.monotonic() - begin:.0f} s")
     print(*(f"SURVIVES: {mutant.file}: {mutant.words}" for mutant in left), sep="\n")
     return 1 if left else 0
+
+
+def in_turn(words: Sequence[str], share: int, turn: int) -> dict[Mutant, str]:
+    """Every so many of the mutants that are meant, with their areas; each of them in one of as many turns."""
+    meant = [(mutant, area) for area, mutants in AREAS.items() for mutant in mutants if _is_meant(area, mutant, words)]
+    return dict(meant[turn % share :: share])
 
 
 def _is_meant(area: str, mutant: Mutant, words: Sequence[str]) -> bool:
@@ -64,5 +72,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Show which test kills which mutant.")
     parser.add_argument("words", nargs="*", help="only mutants whose area, file or description contains one of them")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--share", type=int, default=1, help="only every so many of them")
+    parser.add_argument("--turn", type=int, help="which of these shares; by default another one every day")
     given = parser.parse_args()
-    sys.exit(main(given.words, given.workers))
+    turn = datetime.datetime.now(datetime.UTC).date().toordinal() if given.turn is None else given.turn
+    if given.share > 1:
+        print(f"--share {given.share} --turn {turn % given.share}")
+    sys.exit(main(given.words, given.workers, given.share, turn))

@@ -4,6 +4,65 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
+FINGERPRINT = [
+    Mutant(
+        "_saved",
+        "not all(one.is_current() for one in ctx.workspace.fingerprints)",
+        "False",
+        "nobody looks whether functions are still those that were solved",
+        ("library/test_captured.py::test_what_changes_between_the_passes_is_not_mixed_in[number: attribute-False]",),
+    ),
+    Mutant(
+        "fingerprint.STEPS",
+        "(1e-2, 1e-4, 0.0)",
+        "(0.0,)",
+        "functions are compared at the solution, where much of them is zero",
+        ("library/test_captured.py::test_what_an_input_of_zero_hides_is_seen",),
+    ),
+    Mutant(
+        "fingerprint.STEPS",
+        "(1e-2, 1e-4, 0.0)",
+        "(1e-2,)",
+        "functions that are not defined beside a solution are not compared",
+        ("library/test_captured.py::test_what_cannot_be_evaluated_beside_a_solution_is_looked_at_nearer",),
+    ),
+    Mutant(
+        "fingerprint.DIGITS",
+        "0.75",
+        "1.0",
+        "another rounding is taken for a change",
+        ("library/test_captured.py::test_rounding_is_not_taken_for_a_change",),
+    ),
+    Mutant(
+        "fingerprint._moved",
+        "torch.where(rows == 0, step, rows)",
+        "rows",
+        "what an input of zero hides is not seen",
+        ("library/test_captured.py::test_what_an_input_of_zero_hides_is_seen",),
+    ),
+    Mutant(
+        "Implicit.vmap",
+        "tuple(one for part in parts for one in part[-1].fingerprints)",
+        "()",
+        "the rows of a closed form under vmap are not looked at",
+        ("library/test_captured.py::test_the_closed_form_of_a_transform_is_looked_at_too",),
+    ),
+    Mutant(
+        "is_literal",
+        "x.untyped_storage().resizable()",
+        "True",
+        "the memory of an array passes for a constant",
+        ("library/test_captured.py::test_what_changes_between_the_passes_is_not_mixed_in[array-True]",),
+    ),
+    Mutant(
+        "Bounds.resolved",
+        "self._follow()",
+        "None",
+        "a tensor that is a bound is read once",
+        ("library/test_bounds.py::test_a_tensor_that_is_a_bound_is_read_anew[dtype0-False]",),
+    ),
+]
+
 RECORDING = [
     Mutant(
         "trace",
@@ -108,7 +167,7 @@ RECORDING = [
         "(request.key, *(None if x is None else kind_of(x) for x in tensors))",
         "(request.key,)",
         "one graph serves all shapes",
-        ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),
+        ("library/test_recording.py::test_inputs_of_another_shape_are_not_replayed_by_the_same_recording",),
     ),
     Mutant(
         "Recordings._tape",
@@ -125,23 +184,23 @@ RECORDING = [
         ("library/test_captured.py::test_places_are_read_anew_too[tape]",),
     ),
     Mutant(
-        "OF_ROWS",
-        "'{a} - {b}'",
-        "'{b} - {a}'",
+        "tape.hpp",
+        "return a - b;",
+        "return b - a;",
         "a tape subtracts the wrong way round",
         ("library/test_tape.py::test_a_function_of_two_numbers_is_that_of_torch[sub]",),
     ),
     Mutant(
-        "_load",
-        "min(begin + j, len(own) - 1)",
-        "min(j, len(own) - 1)",
+        "tape.hpp",
+        "own[begin + (lane < there",
+        "own[(lane < there",
         "a tape reads the first problems again and again",
         ("library/test_tape.py::test_a_tape_does_what_its_function_does[sum-11]",),
     ),
     Mutant(
-        "_allocate",
-        "last[x] == i",
-        "last[x] <= i + 3",
+        "registers.hpp",
+        "last[x] == i &&",
+        "last[x] <= i + 3 &&",
         "a register is used again too early",
         ("library/test_tape.py::test_a_tape_does_what_its_function_does",),
     ),
@@ -184,9 +243,9 @@ RECORDING = [
         ("library/test_recording.py::test_the_cache_is_bounded_and_belongs_to_the_node",),
     ),
     Mutant(
-        "solve_sparse",
-        "sides.right[plan.place[i], b]",
-        "sides.right[i, b]",
+        "systems.hpp",
+        "store<L>(room.rows.right, plan.place[i], load<L>(r, reads(count + i)));",
+        "store<L>(room.rows.right, i, load<L>(r, reads(count + i)));",
         "the right-hand side of a sparse system in a tape is in another order",
         ("library/test_tape.py::test_a_tape_solves_sparse_systems",),
     ),
@@ -205,24 +264,17 @@ RECORDING = [
         ("library/test_tape.py::test_systems_of_two_sizes_have_no_tape",),
     ),
     Mutant(
-        "solve_one_active",
-        "room.s[i] * length[place]",
-        "room.s[i]",
+        "dense.hpp",
+        "s[place] = s[i] * length[place]",
+        "s[place] = s[i]",
         "the right-hand side of a dense system is not scaled",
         ("library/test_tape.py::test_a_tape_solves_dense_systems",),
     ),
     Mutant(
-        "_factorise_active",
-        "_cholesky(factor) > DIGITS",
-        "_cholesky(factor) > -2",
-        "a system that is not definite is trusted",
-        ("library/test_tape.py::test_a_system_that_is_not_definite_is_not_trusted",),
-    ),
-    Mutant(
-        "KERNELS",
-        "'linear/*_kernel.py'",
-        "'linear/no_kernel.py'",
-        "what is kept of a kernel outlives the kernels in it",
-        ("library/test_tape.py::test_what_is_kept_of_a_kernel_depends_on_all_kernels",),
+        "Writer.finish",
+        "last[read_later]",
+        "last[wanted]",
+        "what the prologue has found is overwritten",
+        ("library/test_tape.py::test_what_depends_on_no_problem_is_found_once",),
     ),
 ]

@@ -6,7 +6,6 @@ than most of them.
 
 from __future__ import annotations
 
-import ast
 import compileall
 import importlib
 import multiprocessing
@@ -93,7 +92,7 @@ def _started(job: Job, copy: Path) -> _Running:
     original = ""
     if job.mutant is not None:
         original = (copy / job.mutant.file).read_text(encoding="utf-8")
-        (copy / job.mutant.file).write_text(ast.unparse(job.mutant.applied(original)), encoding="utf-8")
+        (copy / job.mutant.file).write_text(job.mutant.applied(original), encoding="utf-8")
     forking = multiprocessing.get_context("fork")
     inbox, outbox = forking.Pipe(duplex=False)
     process = forking.Process(target=_test, args=(copy, job, outbox))

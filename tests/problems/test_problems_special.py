@@ -255,12 +255,13 @@ def test_quadratic_programs_that_fail():
     assert caught.value.solution.status == [Status.INFEASIBLE]
 
 
-def test_redundant_equalities_warn():
+def test_redundant_equalities_warn_where_the_gradient_is_one_of_many():
     q = torch.ones(1, 2, dtype=DOUBLE, requires_grad=True)
+    b = torch.ones(2, dtype=DOUBLE, requires_grad=True)
     A, eye = torch.ones(2, 2, dtype=DOUBLE), torch.eye(2, dtype=DOUBLE)
-    y = EqualityQP()(eye, q, A, torch.ones(2, dtype=DOUBLE))
     with pytest.warns(NumericalWarning, match="singular"):
-        (grad,) = torch.autograd.grad(y[0, 0], q)
+        torch.autograd.grad(EqualityQP()(eye, q, A, b)[0, 0], b)
+    (grad,) = torch.autograd.grad(EqualityQP()(eye, q, A, b.detach())[0, 0], q)
     assert (grad - torch.tensor([[-0.5, 0.5]], dtype=DOUBLE)).abs().max() < 1e-12
 
 

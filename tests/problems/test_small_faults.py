@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from declarative import NumericalWarning
-from problems import BallProjection, EntropicSimplex, QuadraticProgram, SimplexProjection, SphereProjection
+from problems import (
+    BallProjection,
+    EntropicSimplex,
+    QuadraticProgram,
+    RobustPooling,
+    SimplexProjection,
+    SphereProjection,
+)
 from tests.support.helpers import DOUBLE, relative
 
 
@@ -68,3 +75,35 @@ def test_a_recorded_gradient_is_not_the_cotangent():
     y = SphereProjection(gradient="identity")(x)
     (recorded,) = torch.autograd.grad(y, x, v, create_graph=True)
     assert recorded.untyped_storage().data_ptr() != v.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 0.05, 0.3, 1.0, 30.0])
+def test_truncated_pooling_is_at_the_global_minimum(scale: float):
+    """Which is the mean of some points that are neighbours, as the best of all such means."""
+    x = randn(40, 7)
+    x[:, 5] = x[:, 2] + scale * (1.0 + torch.rand(40, dtype=DOUBLE))  # neither is within the scale of the other
+    x[:20, 6] = x[:20, 4]
+    ordered = x.sort(-1).values
+    means = [ordered[:, i:j].mean(-1) for i in range(7) for j in range(i + 1, 8)]
+
+    def height(u: torch.Tensor) -> torch.Tensor:
+        return ((u.unsqueeze(-1) - x).square().clamp(max=scale**2) / 2).sum(-1)
+
+    best = torch.stack([height(u) for u in means]).amin(0)
+    assert (height(RobustPooling("truncated", scale)(x)) <= best * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3, 1e6])
+def test_huber_pooling_of_points_far_apart_is_in_the_middle(size: float):
+    """Of the two median points, less the scale on either side: everything in between is a solution."""
+    x = size * randn(60, 6)
+    ordered = x.sort(-1).values
+    scale = 0.3 * (ordered[:, 3] - ordered[:, 2])
+    solution = RobustPooling("huber").solve(x, scale)
+    assert solution.converged.all()
+    assert relative(solution.y, (ordered[:, 2] + ordered[:, 3]) / 2) < 1e-12
+    x.requires_grad_()
+    y = RobustPooling("huber")(x, scale)
+    with pytest.warns(NumericalWarning):
+        (grad,) = torch.autograd.grad(y.sum(), x)
+    assert not grad.any()

@@ -29,7 +29,7 @@ class Case:
     inequality: Callable[..., Tensor] | None = None
     start: Any = None
     options: dict[str, Any] = field(default_factory=dict)
-    warns: bool = False  # a NumericalWarning is the right answer in the backward pass
+    redundant: bool = False  # constraints depend on each other: one of many multipliers, of which no gradient speaks
     not_for: tuple[str, ...] = ()  # solvers that cannot do it
     sign_free: bool = False  # y and -y are both solutions
 
@@ -202,7 +202,7 @@ CASES = [
         normal(5),
         lambda _, u: torch.cat([PLANES.to(u.dtype) @ u - 1, (PLANES.to(u.dtype) @ u - 1).sum(0, keepdim=True)]),
         start=5,
-        warns=True,
+        redundant=True,
         not_for=("scipy",),  # SLSQP stops at a singular constraint matrix
     ),
     Case(
@@ -232,7 +232,7 @@ CASES = [
         start=2,
     ),
 ]
-REGULAR = [case for case in CASES if not case.warns]
+REGULAR = [case for case in CASES if not case.redundant]
 SOLVERS = ["closed form", "newton", "scipy"]
 RULES = ["exact", "unconstrained", "curvature", "identity"]
 

@@ -4,10 +4,10 @@
 
 A hop is a pair (file that calls, file that is called) within declarative/ and problems/, counted once however often it
 is made. What stands between two files of ours (torch, generated methods of dataclasses) is looked through. The rooms
-linear/, solvers/, recording/ and optimality/ count as one file each. Every hop belongs to the first of these that
-applies:
+kernels/, linear/, solvers/, recording/ and optimality/ count as one file each. Every hop belongs to the first of these
+that applies:
 
-    linear     from or into linear/
+    linear     from or into linear/ or the compiled core in kernels/
     wall       from or into torchside.py
     solver     made while a solver is at work, below its entry
     verdict    made while optimality/ is at work, below its entry, as a rule to evaluate derivatives
@@ -27,7 +27,7 @@ import torch
 from declarative import DeclarativeNode
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("linear", "solvers", "recording", "optimality")
+ROOMS = ("kernels", "linear", "solvers", "recording", "optimality")
 KINDS = ("path", "verdict", "solver", "linear", "wall")
 Hop = tuple[str, str]
 
@@ -52,7 +52,7 @@ def _callers(frame: FrameType) -> Iterator[str]:
 
 
 def _kind(hop: Hop, callers: list[str]) -> str:
-    if "linear" in hop:
+    if "linear" in hop or "kernels" in hop:
         return "linear"
     if "torchside" in hop:
         return "wall"

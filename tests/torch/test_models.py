@@ -7,6 +7,8 @@ import copy
 import io
 import multiprocessing
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -114,7 +116,29 @@ def test_the_other_methods_cannot_be_traced_either(method: str):
 def test_a_compiler_that_wants_one_graph_is_told_why_there_is_none():
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="what a solver does depends on values"):
+        torch.compile(nn.Sequential(sphere()), fullgraph=True, backend="eager")(torch.randn(2, 3))
+    with pytest.raises(RuntimeError, match="no compiled frames"):
         torch.compile(sphere(), fullgraph=True, backend="eager")(torch.randn(2, 3))
+
+
+LATE = """
+import sys, torch
+from declarative import DeclarativeNode
+assert not any(name.partition(".")[0] == "sympy" or name.startswith("torch._dynamo") for name in sys.modules)
+node = DeclarativeNode(lambda x, u: (u - x).square().sum(), lambda x, u: u.sum() - 1, start=3)
+x = torch.rand(2, 3, requires_grad=True)
+node(x).sum().backward()
+assert "torch._dynamo" not in sys.modules
+for model, graphs in ((node, 0), (lambda x: node(x.sin()).cos(), 2)):  # before the node, and after it
+    seen = []
+    compiled = torch.compile(model, backend=lambda graph, _: seen.append(graph) or graph.forward)
+    assert torch.equal(compiled(x.detach()), model(x))
+    assert len(seen) == graphs, seen
+"""
+
+
+def test_the_compiler_of_torch_is_not_imported_and_looks_into_no_node_when_it_is_there():
+    subprocess.run([sys.executable, "-W", "error", "-c", LATE], check=True, timeout=300)
 
 
 # Models: compiled, saved, in workers

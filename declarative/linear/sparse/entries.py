@@ -196,6 +196,11 @@ class LowerTriangle(SymmetricForm):
         found = self.entries.multiply(values, vectors)
         return found + entries.multiply(_picked(values, which), vectors) if len(entries) else found
 
+    def dense(self, values: Tensor) -> Tensor:  # (batch, nonzeros) -> (batch, m, m)
+        """The matrices, zeros included."""
+        entries, which = self.above
+        return self.entries.dense(values) + entries.dense(_picked(values, which))
+
     def diagonal(self, values: Tensor) -> Tensor:
         return self.entries.diagonal(values)
 

@@ -10,7 +10,6 @@ gets an order made for the entries that it has, kept for others like it; what is
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -20,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import kernel_arrays, numba_factor, torch_factor
+from ...kernels.library import available
+from ...kernels.plan import Plan
+from . import core_factor, torch_factor
 from .entries import LowerTriangle
 from .index_sets import NoPattern
 from .ldl import LOST, BatchFactor
@@ -28,8 +29,8 @@ from .ordering import HEAVY
 from .pattern import Pattern
 from .symbolic import Preference, Symbolic, analyse
 
-Kernel = Literal["numba", "torch"]
-PREFERS: dict[Kernel, Preference] = {"numba": "fill", "torch": "depth"}
+Kernel = Literal["core", "torch"]
+PREFERS: dict[Kernel, Preference] = {"core": "fill", "torch": "depth"}
 WORK = 50_000_000  # multiplications of a factorisation that are too many for plain torch
 REMEMBERED = 1_000_000  # entries of factors whose orders are kept
 
@@ -43,11 +44,10 @@ class Solved(NamedTuple):
 
 
 def choose_kernel(kernel: Kernel | None, device: torch.device) -> Kernel:
-    """Numba on the CPU if it is installed (the extra ``accelerate``), else plain torch, which runs anywhere."""
-    installed = importlib.util.find_spec("numba") is not None
-    if kernel == "numba" and not installed:
-        raise ValueError("kernel='numba' needs Numba: install the extra 'accelerate', or use kernel='torch'")
-    return kernel or ("numba" if installed and device.type == "cpu" else "torch")
+    """The compiled core on the CPU if it is there, else plain torch, which runs anywhere."""
+    if kernel == "core" and not available():
+        raise ValueError("kernel='core' needs the compiled core, which was not built: use kernel='torch'")
+    return kernel or ("core" if device.type == "cpu" and available() else "torch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,7 @@ class SparseKKT:
         sizes = None if strengths is None else strengths.detach().abs().double().cpu().numpy()
         symbolic = analyse(pattern, PREFERS[kernel], firm, sizes)
         if kernel == "torch" and symbolic.work > WORK:
-            raise NoPattern(
-                f"a factorisation takes {symbolic.work:,} multiplications; the extra 'accelerate' is needed"
-            )
+            raise NoPattern(f"a factorisation takes {symbolic.work:,} multiplications; the compiled core is needed")
         return cls(symbolic, kernel)
 
     @property
@@ -134,7 +132,7 @@ class SparseKKT:
             factor: BatchFactor = torch_factor.factorise(self._torch_plan(hessian.device), entries)
         else:
             parts = tuple(part.cpu() for part in parts)
-            factor = numba_factor.factorise_batch(self.symbolic, self.plan, self._memory, parts)
+            factor = core_factor.factorise_batch(self.plan, self._memory, parts)
         return LdlFactorisation(self, parts, hessian, factor)
 
     @cached_property
@@ -144,13 +142,16 @@ class SparseKKT:
         return lru_cache(count)(partial(_order_for, self.symbolic.pattern, self.kernel))
 
     @cached_property
-    def plan(self) -> kernel_arrays.Plan:
-        """The arrays of the analysis, for compiled kernels."""
-        return kernel_arrays.Plan.of(self.symbolic)
+    def plan(self) -> Plan:
+        """The arrays of the analysis, for the core."""
+        symbolic = self.symbolic
+        kinds = symbolic.pair, symbolic.is_constraint
+        of_l = symbolic.starts, symbolic.rows, symbolic.columns
+        return Plan(symbolic.place, symbolic.slots, *symbolic.coordinates, *kinds, *of_l, *symbolic.by_rows)
 
     @cached_property
-    def _memory(self) -> numba_factor.Memory:
-        return numba_factor.Memory()
+    def _memory(self) -> core_factor.Memory:
+        return core_factor.Memory()
 
     @cached_property
     def _torch_plan(self) -> Callable[[torch.device], torch_factor.Plan]:

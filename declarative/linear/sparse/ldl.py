@@ -1,4 +1,4 @@
-"""The factorisation P K P' = L D L' of a batch: what its two implementations, Numba's and torch's, have in common.
+"""The factorisation P K P' = L D L' of a batch: what its two implementations, the core's and torch's, have in common.
 
 In the order of elimination, with blocks of size one and two in D:
 

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from ...linear.dense_kernel import LARGEST
+from ...kernels import kinds
+from ...kernels.dense_systems import LARGEST
+from ...kernels.machine import Registers, Systems, same
 from ...linear.sparse.layout import analysis_of
 from ...torchside import is_fixed
-from ..trace import LITERALS, RESHAPED_IN_PLACE, SHAPE_ONLY, STATED, Trace, trace
-from . import kinds
-from .machine import Registers
+from ..trace import RESHAPED_IN_PLACE, SHAPE_ONLY, STATED, Trace, is_literal, trace
 from .rules import MOVES, RULES, Entries, Operands, as_truth, entries
-from .systems import Systems, same
 from .tape import Tape
 from .writer import NotLowered, Writer
 
@@ -80,7 +79,7 @@ class _Lowering:
                 self._capture(node, traced.captured[str(node.target)])
 
     def _capture(self, node: fx.Node, x: Tensor) -> None:
-        constant = is_fixed(x) or all(user.target in LITERALS for user in node.users)
+        constant = is_fixed(x) or is_literal(node, x)
         if constant or x.dtype is torch.int64:
             self.known[node] = x
             if not constant:

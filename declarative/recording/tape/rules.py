@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import kinds
-from .machine import Registers
+from ...kernels import kinds
+from ...kernels.machine import Registers
 from .writer import NotLowered, Writer
 
 Rule = Callable[..., Any]

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...linear.jit import Floats
-from ...linear.simd import LANES
+from ...kernels.library import lanes_for
+from ...kernels.machine import Floats, Machine, Program, Systems
 from ..trace import Trace
-from .machine import Program, execute
-from .systems import Systems
 
 PER_OPERATION = 8_000  # multiplications that torch does faster take as long as one of its operations takes to call
 
@@ -46,7 +44,7 @@ class Tape:
         frozen: Sequence[Tensor],
         products: int,
     ) -> None:
-        self.program, self.systems = program, systems
+        self.machine = Machine(program, systems)
         self._most = PER_OPERATION * traced.operations / products if products else math.inf  # problems worth a tape
         ends = np.cumsum([0, *own.values()]).tolist()
         self._width, self._columns = ends[-1], dict(zip(own, itertools.pairwise(ends), strict=True))
@@ -71,20 +69,19 @@ class Tape:
         )
 
     def __call__(self, tensors: Sequence[Tensor | None], count: int, lanes: int | None = None) -> Any:
-        """The outputs of so many problems, by the kernel for one alone, or for ``LANES`` side by side."""
-        flat = np.empty(count * self._parts[-1][2] if self._parts else 0)
-        lanes = lanes or (1 if count == 1 else LANES)
-        execute(self.program, self.systems, *self.inputs(tensors, count), flat, lanes)
-        found = Outputs(flat, count, self._parts)
+        """The outputs of so many problems, one alone or several side by side."""
+        flat = self.machine.run(*self.inputs(tensors, count), lanes or lanes_for(count))
+        found = Outputs(flat.numpy(), count, self._parts)
         return found if self._is_tuple else pytree.tree_unflatten(list(found), self._structure)
 
-    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Floats, Floats]:
+    def inputs(self, tensors: Sequence[Tensor | None], count: int) -> tuple[Tensor, Tensor]:
         """What each problem reads, and what all read."""
-        own = np.empty((count, self._width))
+        own = torch.empty((count, self._width), dtype=torch.float64, device="cpu")
+        array = own.numpy()
         for i, (begin, end) in self._columns.items():
-            own[:, begin:end] = _array(tensors[i]).reshape(count, end - begin)
+            array[:, begin:end] = _array(tensors[i]).reshape(count, end - begin)
         shared = [_array(x).reshape(-1) for x in (*(tensors[i] for i in self._shared), *self._captured)]
-        return own, np.concatenate(shared, dtype=np.float64) if shared else np.empty(0)
+        return own, torch.from_numpy(np.concatenate(shared, dtype=np.float64) if shared else np.empty(0))
 
     def begin_of(self, argument: int) -> int:
         """Where a tensor begins in what each problem reads; -1 if it is not read."""

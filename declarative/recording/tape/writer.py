@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...linear.jit import Floats
-from . import kinds
-from .machine import Program, Registers, allocate
+from ...kernels import kinds
+from ...kernels.machine import Floats, Program, Registers, allocate
 
 ZERO = 0  # the register that is always zero
 LONGEST = 3_000_000  # instructions
@@ -49,6 +48,9 @@ class _Run:
     kind: int
     first: int
     operands: tuple[Registers, ...]
+
+
+_Kept = tuple[_Run, NDArray[np.bool_]]  # which of its instructions
 
 
 class Writer:
@@ -227,7 +229,7 @@ class Writer:
         wanted = np.concatenate([ZERO + np.zeros(1, dtype=np.int64), *(x.reshape(-1) for x in outputs)])
         needed = np.zeros(self._count, dtype=bool)
         needed[wanted] = True
-        kept: list[tuple[_Run, NDArray[np.bool_]]] = []
+        kept: list[_Kept] = []
         reads = False
         for run in reversed(self._runs):
             keep = needed[run.first : run.first + len(run.operands[0])]
@@ -241,6 +243,8 @@ class Writer:
                 for x in run.operands:
                     needed[x[keep]] = True
         kept.reverse()
+        prologue, others = self._divided(kept, own)
+        kept = [*prologue, *others]
         fixed = np.flatnonzero(needed & self._fixed[: self._count])
         read = [np.flatnonzero(needed[x]) for x in (own, shared)]
         written = [
@@ -253,12 +257,15 @@ class Writer:
         place[given] = np.arange(len(given))
         last = np.full(self._count, -1)
         last[operands] = np.arange(len(results))[:, None]
-        last[given] = last[wanted] = len(results)  # these stay
+        alike = results[: sum(int(keep.sum()) for _, keep in prologue)]
+        read_later = alike[last[alike] >= len(alike)]
+        last[given] = last[wanted] = last[read_later] = len(results)  # these stay
         count = allocate(operands, last, results, place, len(given))
         a, b, c = np.ascontiguousarray(place[operands].T)
         return Program(
             kinds=np.array([run.kind for run, _ in kept], dtype=np.int64),
             ends=np.cumsum([len(x) for x in written], dtype=np.int64),
+            prologue=len(prologue),
             a=a,
             b=b,
             c=c,
@@ -269,9 +276,28 @@ class Writer:
             shared=read[1],
             outputs=place[wanted[1:]],
             offsets=np.cumsum([0, *(x.size for x in outputs)], dtype=np.int64),
+            own_width=len(own),
+            shared_width=len(shared),
         )
 
+    def _divided(self, kept: list[_Kept], own: Registers) -> tuple[list[_Kept], list[_Kept]]:
+        """Instructions that depend on no problem's own inputs, and the others, which include all systems."""
+        varies = np.zeros(self._count, dtype=bool)
+        varies[own] = True
+        prologue: list[_Kept] = []
+        others: list[_Kept] = []
+        for run, keep in kept:
+            if run.kind in (kinds.READ, kinds.SOLVED):
+                varies[run.first : run.first + len(keep)] |= run.kind == kinds.SOLVED
+                others.append((run, keep))
+                continue
+            vary = np.logical_or.reduce([varies[x] for x in run.operands])
+            varies[run.first : run.first + len(keep)] = vary
+            prologue += [(run, keep & ~vary)] if (keep & ~vary).any() else []
+            others += [(run, keep & vary)] if (keep & vary).any() else []
+        return prologue, others
 
-def _operand(kept: list[tuple[_Run, NDArray[np.bool_]]], i: int) -> list[Registers]:
+
+def _operand(kept: list[_Kept], i: int) -> list[Registers]:
     """One of the operands of all instructions; where there are fewer, the last one."""
     return [run.operands[min(i, len(run.operands) - 1)][keep] for run, keep in kept]

@@ -18,8 +18,8 @@ from torch import Tensor
 from ...problem import Batch
 from ...solution import RawSolution, Status
 from ..compaction import compacted
+from .compiled.arrays import Progress
 from .compiled.batch import CompiledBatch, usable
-from .compiled.loop import Progress
 from .iteration import iterate_once
 from .parameters import Tolerances
 from .safeguards import ESCAPES, FAILURES, History, Safeguards

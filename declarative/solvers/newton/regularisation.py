@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...linear import DenseLayout, KktSolution, Pair
-from ...linear.spectrum_kernel import NOTHING
+from ...linear.dense_layout import NOTHING
 from ...optimality import largest
 from .iteration import newton_step
 from .parameters import FIRST_SHIFT, HEAVIER, LEAST_SIZE, MORE_SHIFT, STRAY, TINY_SHIFT

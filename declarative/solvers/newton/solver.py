@@ -68,8 +68,8 @@ class Newton(Solver):
 
     def solve(self, batch: Batch, start: Tensor) -> RawSolution:
         """Solve the batch, in double precision unless told otherwise."""
-        inner = batch if self.keep_dtype else batch.in_double()
-        first = start if inner is batch else start.to(torch.float64)
+        inner, work = (batch, start.dtype) if self.keep_dtype else batch.in_double(start.dtype)
+        first = start.to(work)
         if inner.guess is None:
             return self._finished(inner, first, start.dtype).to(start.dtype)
         raw = _polished_guess(inner, first, start.dtype)

@@ -29,7 +29,7 @@ class Family:
     quick: tuple[Shape, ...]
     layer: bool = False  # have we a ready-made layer for it?
     node: bool = True  # is it worth stating it as a node too?
-    compiled: tuple[Shape, ...] = ()  # where our node is compiled too, which takes minutes a shape
+    compiled: tuple[Shape, ...] = ()  # where what can be compiled is compiled too, which takes minutes a shape
     ordered: bool = True  # is a problem of a larger size a larger problem?
 
     @property
@@ -40,10 +40,10 @@ class Family:
 
     def allows(self, library: str, variant: str, shape: Shape) -> bool:
         """Is this way to use a library measured here?"""
-        if library != "ours":
-            return True
         if variant == "compiled":
             return shape in self.compiled
+        if library != "ours":
+            return True
         return self.layer if variant == "layer" else self.node
 
 

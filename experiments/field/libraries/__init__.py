@@ -7,9 +7,9 @@ from .library import Library
 from .ours import OURS
 from .plain import PLAIN, POT
 from .pounce import POUNCE
-from .through_jax import JAXOPT, OPTIMISTIX
+from .through_jax import JAXOPT, OPTIMISTIX, OTT, QPAX
 
-ALL = (OURS, CVXPYLAYERS, *quadratic.LAYERS, POUNCE, CASADI, JAXOPT, OPTIMISTIX, POT, PLAIN)
+ALL = (OURS, CVXPYLAYERS, *quadratic.LAYERS, POUNCE, CASADI, JAXOPT, OPTIMISTIX, QPAX, OTT, POT, PLAIN)
 LIBRARIES: dict[str, Library] = {library.name: library for library in ALL}
 
 __all__ = ["LIBRARIES", "Library"]

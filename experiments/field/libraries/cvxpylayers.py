@@ -13,14 +13,25 @@ from .library import QUADRATIC, Library, tensors, through_torch
 
 VARIANTS = {
     "diffcp": "CvxpyLayer as it comes: diffcp with SCS or Clarabel at its tolerance",
-    "diffcp, tight": "diffcp with Clarabel at 1e-12",
+    "diffcp, tight": "diffcp with Clarabel at 1e-12 and mode='dense', which its maintainers recommend where LSQR, the "
+    "default of the backward pass with fixed tolerances, is not accurate (cvxpylayers issue 69, diffcp issue 71)",
+    "diffcp, to the bar": "the same with Clarabel at 1e-8",
+    "diffcp, LSQR": "diffcp with Clarabel at 1e-12, and LSQR backward",
     "moreau": 'CvxpyLayer(solver="MOREAU") as it comes; bounds of single unknowns, which CVXPY 1.9 takes out of the '
     "constraints, are not handed on by version 1.2",
 }
-CLARABEL = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
+
+
+def _clarabel(tolerance: float, mode: str) -> dict[str, Any]:
+    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), tolerance)
+    return {"solver_args": {"solve_method": "Clarabel", "mode": mode, **tolerances}}
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "diffcp": {},
-    "diffcp, tight": {"solver_args": {"solve_method": "Clarabel", **CLARABEL}},
+    "diffcp, tight": _clarabel(1e-12, "dense"),
+    "diffcp, to the bar": _clarabel(1e-8, "dense"),
+    "diffcp, LSQR": _clarabel(1e-12, "lsqr"),
     "moreau": {"solver": "MOREAU"},
 }
 # cvxpylayers 1.2 does not hand on the bounds that CVXPY 1.9 takes out of the constraints for MOREAU: they are lost.

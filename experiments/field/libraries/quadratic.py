@@ -12,6 +12,7 @@ from ..cases import Case, DoesNotApplyError, Forward, Quadratic, Simplex
 from .library import QUADRATIC, Library, quadratic_through_torch, tensors, through_torch
 
 TIGHT = 1e-12
+BAR = 1e-9  # which leaves gradients that are right to 1e-6
 
 
 def _equalities(A: Any, b: Any) -> tuple[Any, Any]:
@@ -21,15 +22,21 @@ def _equalities(A: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _qpth(case: Case, variant: str) -> Forward:
-    options = {"eps": TIGHT, "notImprovedLim": 10, "maxIter": 100} if variant == "tight" else {}
+    options = {
+        "tight": {"eps": TIGHT, "notImprovedLim": 10, "maxIter": 100},
+        "to the bar": {"eps": BAR, "notImprovedLim": 10, "maxIter": 100},
+    }.get(variant, {})
     solve = importlib.import_module("qpth.qp").QPFunction(verbose=0, check_Q_spd=False, **options)
     return quadratic_through_torch(case, lambda Q, q, A, b, G, h: solve(Q, q, G, h, *_equalities(A, b)))
 
 
 def _proxsuite(case: Case, variant: str) -> Forward:
     torch = importlib.import_module("torch")
-    options = {"eps": TIGHT, "eps_backward": 1e-10, "rho_backward": 1e-10, "mu_backward": 1e-10}
-    solve = importlib.import_module("proxsuite.torch.qplayer").QPFunction(**options if variant == "tight" else {})
+    options = {
+        "tight": {"eps": TIGHT, "eps_backward": 1e-10, "rho_backward": 1e-10, "mu_backward": 1e-10},
+        "to the bar": {"eps": BAR, "eps_backward": 1e-8, "rho_backward": 1e-8, "mu_backward": 1e-8},
+    }.get(variant, {})
+    solve = importlib.import_module("proxsuite.torch.qplayer").QPFunction(**options)
     low = torch.full(case.quadratic().h.shape, -1e20, dtype=torch.float64)
     return quadratic_through_torch(case, lambda Q, q, A, b, G, h: solve(Q, q, *_equalities(A, b), G, low, h)[0])
 
@@ -39,7 +46,10 @@ def _libdqp(case: Case, variant: str) -> Forward:
     module = importlib.import_module("dqp")
     torch = importlib.import_module("torch")
     program = case.quadratic()
-    options = {"eps_abs": 1e-10, "eps_active": 1e-7} if variant == "tight" else {}
+    options = {
+        "tight": {"eps_abs": 1e-10, "eps_active": 1e-7},
+        "to the bar": {"eps_abs": 1e-8, "eps_active": 1e-6},
+    }.get(variant, {})
     kind = {"solve_type": "sparse" if program.sparse else "dense", "qp_solver": "piqp"}
     layer = module.dQP_layer(settings=module.build_settings(**kind, **options))
     alone = program.batch == 1
@@ -82,8 +92,9 @@ def _moreau(case: Case, variant: str) -> Forward:
     Q, A, G = (csr(np.ones_like(one)) if full else csr(one) for one in patterns)
     rows = csr(scipy.sparse.vstack([A, G]))
     cones = moreau.Cones(num_zero_cones=A.shape[0], num_nonneg_cones=G.shape[0])
-    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TIGHT)
-    ipm = {"ipm_settings": moreau.IPMSettings(**tolerances), "solver": "ipm"} if variant == "tight" else {}
+    tolerance = {"tight": TIGHT, "to the bar": BAR}.get(variant)
+    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), tolerance)
+    ipm = {"ipm_settings": moreau.IPMSettings(**tolerances), "solver": "ipm"} if tolerance else {}
     settings = moreau.Settings(device="cpu", batch_size=program.batch, enable_grad=True, **ipm)
     places = [torch.tensor(x, dtype=torch.int64) for m in (Q, rows) for x in (m.indptr, m.indices)]
     solver = importlib.import_module("moreau.torch").Solver(Q.shape[0], rows.shape[0], *places, cones, settings)
@@ -105,17 +116,24 @@ def _moreau(case: Case, variant: str) -> Forward:
     return through_torch(case, function, claims)
 
 
-# By name: the module, what builds a forward pass, and how it is used as it comes and tightly.
+# By name: the module, what builds a forward pass, and how it is used as it comes, tightly and to the bar.
 USES = {
-    "qpth": ("qpth.qp", _qpth, "QPFunction as it comes", "eps 1e-12, up to 100 iterations"),
+    "qpth": ("qpth.qp", _qpth, "QPFunction as it comes (eps 1e-12)", "up to 100 iterations", "the same with eps 1e-9"),
     "proxsuite": (
         "proxsuite.torch.qplayer", _proxsuite,
         "QPFunction as it comes (eps 1e-9, eps_backward 1e-4)", "eps 1e-12, backward 1e-10",
+        "eps 1e-9, backward 1e-8",
     ),
-    "libdqp": ("dqp", _libdqp, "dQP_layer with PIQP at its tolerance", "eps 1e-10, active set to 1e-7"),
-    "moreau": ("moreau.torch", _moreau, "moreau.torch.Solver as it comes", "interior point to 1e-12"),
+    "libdqp": (
+        "dqp", _libdqp,
+        "dQP_layer with PIQP at its tolerance", "eps 1e-10, active set to 1e-7", "eps 1e-8, active set to 1e-6",
+    ),
+    "moreau": (
+        "moreau.torch", _moreau,
+        "moreau.torch.Solver as it comes", "interior point to 1e-12", "interior point to 1e-9",
+    ),
 }  # fmt: skip
 LAYERS = tuple(
-    Library(name, name, module, (Quadratic, Simplex), {"default": usual, "tight": tight}, build)
-    for name, (module, build, usual, tight) in USES.items()
+    Library(name, name, module, (Quadratic, Simplex), {"default": usual, "tight": tight, "to the bar": bar}, build)
+    for name, (module, build, usual, tight, bar) in USES.items()
 )

@@ -1,27 +1,43 @@
-"""The arrays that the kernels work on, a row for each problem, and how they are cut from one buffer."""
+"""The arrays that the core works on, a row for each problem, in one buffer; as ``newton_problems.hpp`` has them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import ctypes
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ....linear.jit import Floats, copy, copy_pairs, cut, inner
-from ..parameters import Tolerances
+from ....kernels.library import Handle, array_address, indices, size
+from ..parameters import FILTER, Tolerances
 
+Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
-class Expansion(NamedTuple):
-    """Values and derivatives in the units of the user."""
+class Shape:
+    """What all problems of a batch have in common.
 
-    objective: Floats  # (batch,)
-    slope: Floats  # of the Lagrangian, (batch, m)
-    values: Floats  # (batch, k)
-    jacobian: Floats  # (batch, entries)
-    hessian: Floats  # (batch, entries)
+    Args:
+        m: the number of unknowns.
+        k: of constraints.
+        p: of equalities, which come first.
+        rows: of the entries of A that are stored.
+        columns: likewise.
+        diagonal: where that of H is among its entries, -1 if an entry is not stored, (m,).
+        hessian: how many entries of H are stored.
+    """
+
+    def __init__(self, m: int, k: int, p: int, rows: Counts, columns: Counts, diagonal: Counts, hessian: int) -> None:
+        self.m, self.k, self.p, self.jacobian, self.hessian = m, k, p, len(rows), hessian
+        given = indices(rows), indices(columns), indices(diagonal)
+        if len(given[1]) != len(rows) or len(given[2]) != m:
+            raise ValueError("the arrays of a shape are of different lengths")
+        at = [array_address(x) for x in given]
+        self._handle = Handle("shape", m, k, p, *at[:2], len(rows), at[2], hessian)
+        self.address = self._handle.address
 
 
 class Iterate(NamedTuple):
@@ -61,8 +77,8 @@ class System(NamedTuple):
     t: Floats  # (batch, k)
     z: Floats  # (batch, m)
     s: Floats  # (batch, k)
-    factored: Flags  # whether the matrix is as it should be, (batch,)
     pivot: Floats  # the least one of H along the constraints, relatively; positive if H is definite there, (batch,)
+    factored: Flags  # whether the matrix is as it should be, (batch,)
 
 
 class Outcome(NamedTuple):
@@ -76,107 +92,100 @@ class Outcome(NamedTuple):
     accepted: Flags  # whether it is progress, (batch,)
 
 
-class Problems(NamedTuple):
-    """Problems side by side, with all that an iteration makes of them."""
+class Progress(NamedTuple):
+    """How each problem fares in iterations without Python."""
 
-    current: Iterate
-    trial: Iterate
-    fixed: Fixed
-    system: System
-    outcome: Outcome
-    inputs: Floats  # of the functions, (batch, entries)
-
-
-class Common(NamedTuple):
-    """What problems side by side have in common."""
-
-    p: int  # the number of equalities
-    rows: Counts  # of the entries of A that are stored
-    columns: Counts
-    diagonal: Counts  # where that of H is among its entries, -1 if an entry is not stored, (m,)
-    tolerances: Tolerances
-    scratch: Floats
+    running: Flags
+    stepping: Flags  # whether it takes Newton steps, and not some towards feasibility
+    shifted: Flags  # whether its last factors were shifted: a solution may be a saddle point
+    unquestioned: Flags  # whether it is not asked any more if a solution is a saddle point
+    finished: Flags  # whether it was solved here
+    iterations: Counts
+    u: Floats  # its solution, (batch, m)
+    y: Floats  # and multipliers, (batch, k)
+    flags: Flags  # of the last iteration: solved, factored, accepted, flat, (4, batch)
 
 
-def examples() -> tuple[Problems, Common]:
-    """Of the types that kernels are compiled for."""
-    row, rows, flags, counts = np.empty(0), np.empty((0, 0)), np.empty(0, bool), np.empty(0, np.int64)
-    iterate = Iterate(row, rows, rows, rows, rows, rows, rows, rows, row, np.empty((0, 0, 0)), counts)
-    fixed, system = Fixed(row, row, row, rows, rows, row, rows), System(*(rows,) * 6, flags, row)
-    problems = Problems(iterate, iterate, fixed, system, Outcome(rows, row, row, flags, flags, flags), rows)
-    return problems, Common(0, counts, counts, counts, Tolerances(0.0, 0.0, 0.0, 0.0, 0.0), row)
+class CoreBatch(ctypes.Structure):
+    """A batch as the core is told of it."""
 
-
-OF_U, OF_Y, OF_S, SCALARS, COUNTS, FLAGS = 8, 9, 2, 11, 2, 4  # how many arrays of each kind problems have
-
-
-def size_of_problem(x: Problems) -> int:
-    """How many numbers a problem like these takes in a buffer."""
-    m, k, q = x.current.u.shape[1], x.current.y.shape[1], x.current.s.shape[1]
-    entries = x.current.jacobian.shape[1] + x.current.hessian.shape[1] + 2 * x.current.filter.shape[1]
-    rest = x.fixed.last_barrier.shape[1] + x.inputs.shape[1]
-    return int(OF_U * m + OF_Y * k + OF_S * q + SCALARS + 2 * entries + rest)
-
-
-@inner
-def _block(numbers: Floats, begin: int, count: int, rows: int, columns: int) -> tuple[Floats, int]:
-    """So many matrices in a buffer, and where they end."""
-    block, end = cut(numbers, begin, count, rows * columns)
-    return block.reshape(count, rows, columns), end
-
-
-@inner
-def problems_in(x: Problems, numbers: Floats, counts: Counts, flags: Flags, size: int) -> Problems:
-    """Room for so many problems like these, in buffers."""
-    pairs = x.current.filter.shape[1]
-    scalars, n = cut(numbers, 0, SCALARS, size)
-    us, n = _block(numbers, n, OF_U, size, x.current.u.shape[1])
-    ys, n = _block(numbers, n, OF_Y, size, x.current.y.shape[1])
-    slacks, n = _block(numbers, n, OF_S, size, x.current.s.shape[1])
-    jacobians, n = _block(numbers, n, 2, size, x.current.jacobian.shape[1])
-    hessians, n = _block(numbers, n, 2, size, x.current.hessian.shape[1])
-    filters, n = _block(numbers, n, 2, size, 2 * pairs)
-    last, n = cut(numbers, n, size, x.fixed.last_barrier.shape[1])
-    inputs, n = cut(numbers, n, size, x.inputs.shape[1])
-    before, after = filters.reshape(2, size, pairs, 2)[0], filters.reshape(2, size, pairs, 2)[1]
-    return Problems(
-        Iterate(
-            scalars[0], us[0], ys[0], jacobians[0], hessians[0], us[1], slacks[0], ys[1], scalars[1], before, counts[0]
-        ),
-        Iterate(
-            scalars[2], us[2], ys[2], jacobians[1], hessians[1], us[3], slacks[1], ys[3], scalars[3], after, counts[1]
-        ),
-        Fixed(scalars[4], scalars[5], scalars[6], last, us[4], scalars[7], ys[4]),
-        System(us[5], ys[5], us[6], ys[6], us[7], ys[7], flags[0], scalars[8]),
-        Outcome(ys[8], scalars[9], scalars[10], flags[1], flags[2], flags[3]),
-        inputs,
+    _fields_ = (
+        ("shape", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "last", "width", "swapped", "length")),
+        *((name, ctypes.c_void_p) for name in ("numbers", "counts", "flags")),
+        *((name, ctypes.c_double) for name in Tolerances._fields),
     )
 
 
-@inner
-def copy_iterate(to: Iterate, i: int, x: Iterate, j: int) -> None:
-    """Problem j of one, to place i of the other."""
-    to.objective[i], to.shift[i], to.stored[i] = x.objective[j], x.shift[j], x.stored[j]
-    copy(to.gradient[i], x.gradient[j])
-    copy(to.values[i], x.values[j])
-    copy(to.jacobian[i], x.jacobian[j])
-    copy(to.hessian[i], x.hessian[j])
-    copy(to.u[i], x.u[j])
-    copy(to.s[i], x.s[j])
-    copy(to.y[i], x.y[j])
-    copy_pairs(to.filter[i], x.filter[j])
+class Problems:
+    """Problems side by side, with all that an iteration makes of them: arrays in the order in which they are declared.
+
+    Args:
+        shape: what they have in common.
+        count: how many there are.
+        last: whether they have a last barrier: 0 or 1.
+        width: how many inputs their functions have.
+        tolerances: when they are solved.
+    """
+
+    def __init__(self, shape: Shape, count: int, last: int, width: int, tolerances: Tolerances) -> None:
+        self.shape, self.last, self.width, self.tolerances = shape, last, width, tolerances
+        length = count * size("newton_size", shape.address, last, width)
+        numbers = torch.empty(length, dtype=torch.float64, device="cpu")
+        counts = torch.zeros((2, count), dtype=torch.int64, device="cpu")
+        flags = torch.zeros((4, count), dtype=torch.bool, device="cpu")
+        self._buffers = numbers, counts, flags
+        places = shape.address, count, last, width, 0, length, *(x.data_ptr() for x in self._buffers)
+        self.core = CoreBatch(*places, *tolerances)
+        self.address = ctypes.addressof(self.core)
+        cut, (stored, flag) = _Cutter(numbers.numpy(), count), (x.numpy() for x in self._buffers[1:])
+        m, k, q, a, h = shape.m, shape.k, shape.k - shape.p, shape.jacobian, shape.hessian
+        of_iterate = (None, m, k, a, h, m, q, k, None, 2 * FILTER)
+
+        def iterate(i: int) -> Iterate:
+            *parts, pairs = cut(*of_iterate)
+            return Iterate._make([*parts, pairs.reshape(count, FILTER, 2), stored[i]])
+
+        self.current, self.trial = iterate(0), iterate(1)
+        self.fixed = Fixed(*cut(None, None, None, last, m, None, k))
+        self.system = System._make([*cut(m, k, m, k, m, k, None), flag[0]])
+        self.outcome = Outcome(*cut(k, None, None), *flag[1:])
+        self.inputs = cut.rows(width)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def swap(self) -> None:
+        """What was the trial point is the current one."""
+        self.current, self.trial = self.trial, self.current
+        self.core.swapped = 1 - self.core.swapped
+
+    def take(self, rows: Any) -> Problems:
+        """The problems at these places, in a buffer of their own."""
+        part = Problems(self.shape, len(rows), self.last, self.width, self.tolerances)
+        for to, x in zip(part._arrays, self._arrays, strict=True):
+            to[:] = x[rows]
+        return part
+
+    def put(self, rows: Any, part: Problems) -> None:
+        """Where these problems have come to."""
+        for to, x in zip((*self.trial, *self.outcome), (*part.trial, *part.outcome), strict=True):
+            to[rows] = x
+
+    @property
+    def _arrays(self) -> tuple[Any, ...]:
+        return *self.current, *self.trial, *self.fixed, *self.system, *self.outcome, self.inputs
 
 
-@inner
-def copy_problem(to: Problems, i: int, x: Problems, j: int) -> None:
-    """The same of all that is known of a problem, but for the system and the length of the step."""
-    copy_iterate(to.current, i, x.current, j)
-    copy_iterate(to.trial, i, x.trial, j)
-    copy(to.inputs[i], x.inputs[j])
-    a, b = to.fixed, x.fixed
-    a.barrier[i], a.weight[i], a.theta_max[i], a.scale[i] = b.barrier[j], b.weight[j], b.theta_max[j], b.scale[j]
-    copy(a.last_barrier[i], b.last_barrier[j])
-    copy(a.start[i], b.start[j])
-    copy(a.rows[i], b.rows[j])
-    to.system.factored[i], to.system.pivot[i] = x.system.factored[j], x.system.pivot[j]
-    to.outcome.solved[i], to.outcome.accepted[i] = x.outcome.solved[j], x.outcome.accepted[j]
+class _Cutter:
+    """Cuts a buffer into arrays, one after the other: of so many numbers for each problem, or (None) a single one."""
+
+    def __init__(self, numbers: Floats, count: int) -> None:
+        self.numbers, self.count, self.begin = numbers, count, 0
+
+    def __call__(self, *widths: int | None) -> list[Any]:
+        return [self.rows(1).reshape(-1) if width is None else self.rows(width) for width in widths]
+
+    def rows(self, width: int) -> Floats:
+        begin, self.begin = self.begin, self.begin + self.count * width
+        return self.numbers[begin : self.begin].reshape(self.count, width)
