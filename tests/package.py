@@ -1,4 +1,4 @@
-"""Build the source distribution and, from it, the wheel; look into both; install the wheel, and run the examples with it.
+"""Build the source distribution and, from it, the wheel; look into both; install the wheel, and try it.
 
     python -m tests.package     # says what is wrong, or "1 source distribution and 1 wheel are complete"
 
