@@ -27,7 +27,7 @@ MISSING = (
 # The types of the arguments of each function, in short: a pointer, a whole number, a double.
 SIGNATURES = {
     "registers_allocate": "ppppiiip",
-    "tape_make": "ppippppiipipiipiipipiiiipp",
+    "tape_make": "ppi" + "i" + "ppppiipipiipiipipiiiipp",
     "tape_run": "ppipiipiii",
     "plan_make": "pipppi" + "pppppippp",
     "sparse_factorise": "piipipipipipipi",

@@ -1,8 +1,9 @@
 """The machine that runs tapes: a program of instructions on registers, for problems side by side.
 
 An instruction reads up to three registers and writes one, for several problems at a time. Instructions of one kind that
-follow each other are a *run*, whose kind is looked at once. A system of linear equations is two runs: one that reads
-its entries, and one that writes its solution. ``src/tape.hpp`` carries it out.
+follow each other are a *run*, whose kind is looked at once; those that depend on no problem come first, and are carried
+out once. A system of linear equations is two runs: one that reads its entries, and one that writes its solution.
+``src/tape.hpp`` carries it out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Program(NamedTuple):
 
     kinds: Registers  # of each run
     ends: Registers  # its last instruction + 1
+    prologue: int  # how many of these, the first ones, depend on no problem
     a: Registers  # operands of each instruction
     b: Registers
     c: Registers
@@ -75,7 +77,7 @@ class Machine:
             raise ValueError("the arrays of a program are of different lengths")
         plan = 0 if systems is None or systems.plan is None else systems.plan.address
         dense = (0, 0, 0) if systems is None else (1, systems.m, systems.k)
-        parts: list[Any] = [array_address(x.kinds), array_address(x.ends), len(x.kinds)]
+        parts: list[Any] = [array_address(x.kinds), array_address(x.ends), len(x.kinds), x.prologue]
         parts += [*(array_address(part) for part in (x.a, x.b, x.c, x.d)), len(x.a), x.size]
         parts += [array_address(constants), len(constants), array_address(x.own), len(x.own), x.own_width]
         parts += [array_address(x.shared), len(x.shared), x.shared_width]

@@ -8,7 +8,7 @@ from typing import Any
 from ..shared.processes import Worker, WorkerEndedError
 from .forked import PATIENCE
 
-STARTING, SLACK = 120.0, 60.0  # seconds on the wall: to import a library, and beyond what a cell may take
+STARTING, SLACK = 600.0, 60.0  # seconds on the wall: to import a library, and beyond what a cell may take
 
 
 class Processes:

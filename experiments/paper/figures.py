@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..shared.drawing import STYLES, Picture, Theme, draw_runs, legend, plain
+from .criteria import early
 from .curves import Curves
 from .panels import PANELS
 
@@ -22,20 +23,31 @@ def picture(curves: Curves, label: str) -> Picture:
 def _draw(curves: Curves, figure: Figure, theme: Theme) -> None:
     figure.suptitle(PANELS[curves.panel].title, fontsize=11)
     above, below = figure.subplots(2, 1, sharex=True)
-    _draw_losses(above, curves)
+    _draw_losses(above, curves, theme)
     _draw_cosines(below, curves, theme)
     for ax in (above, below):
         plain(ax, theme)
 
 
-def _draw_losses(ax: Any, curves: Curves) -> None:
+def _draw_losses(ax: Any, curves: Curves, theme: Theme) -> None:
     log_scale = PANELS[curves.panel].log_scale
-    for rule, values in zip(curves.rules, curves.loss, strict=True):
-        draw_runs(ax, rule, values)
+    for i, (rule, values) in enumerate(zip(curves.rules, curves.loss, strict=True)):
+        same = [other for other, before in zip(curves.rules[:i], curves.loss, strict=False) if coincide(before, values)]
+        draw_runs(ax, rule, values, label=f"{rule} (the same as {same[0]})" if same else rule, band=True)
     if log_scale:
         ax.set_yscale("log")
+    ax.axvline(early(curves), color=theme.ink, linewidth=0.8, linestyle=":")
+    ax.annotate(
+        "early, as we put it", (early(curves), 0.02), (-3, 0), xycoords=("data", "axes fraction"),
+        textcoords="offset points", ha="right", fontsize=8, rotation=90,
+    )  # fmt: skip
     ax.set_ylabel("loss (log scale)" if log_scale else "loss")
-    legend(ax, ncols=2)
+    legend(ax, ncols=2 if all(len(text) < 20 for text in ax.get_legend_handles_labels()[1]) else 1)
+
+
+def coincide(one: Any, other: Any) -> bool:
+    """Whether two curves cannot be told apart in a figure."""
+    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-9))
 
 
 def _draw_cosines(ax: Any, curves: Curves, theme: Theme) -> None:

@@ -10,6 +10,7 @@ from ..applications.control import CONTROL
 from ..applications.decision import DECISION
 from ..applications.knapsack import KNAPSACK
 from ..applications.sorting import SORTING
+from ..approximations import APPROXIMATIONS
 from ..paper import store
 from ..paper.claims import AS_PUBLISHED, judge_all
 from ..paper.panels import PANELS
@@ -18,11 +19,10 @@ from ..shared import machine
 from ..shared.application import FULL
 from ..shared.files import read_csv, write
 from ..shared.html import badge, csv_table, page, plain_pictures, scrolling, table, warnings_list
-from ..worth import WORTH
 from .applications import application_section
 from .panels import again, introduction, overview, panel_section, precision
 
-APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, WORTH)
+APPLICATIONS = (SORTING, DECISION, KNAPSACK, CONTROL, APPROXIMATIONS)
 TABLES = {  # what other commands leave
     "Does a proof of descent pay?": "certificate",
     "Comparison with independent layers": "compare",
@@ -136,7 +136,7 @@ python -m experiments sorting
 python -m experiments decision
 python -m experiments knapsack
 python -m experiments control
-python -m experiments worth
+python -m experiments approximations
 python -m experiments certificate
 python -m experiments theory
 python -m experiments compare

@@ -41,7 +41,9 @@ AdamW with a learning rate of {LEARNING_RATE:g}, and data of dimension {NARROW},
 <i>over-parameterised</i>. All rules start from the same data and weights. Losses and targets are those of the
 paper's text. Its published code has others, and ten trials for five: {escape(published)}. Claims about projection and
 transport are judged by both.</p>
-<p><b>How to read a figure.</b> Above: the loss, each repeat light, their mean dark. Below: the cosine of the angle
+<p><b>How to read a figure.</b> Above: the loss, each repeat light, their mean dark, with the 95 % interval of the mean
+as a band; a rule whose curve is that of another says so, and what counts as early, by our own measure, is left of the
+dotted line. Below: the cosine of the angle
 between a rule's gradient and the exact one at the input of the layer, at each point of the rule's own curve. The line
 is the mean, the shade reaches down to the lowest single problem. Above 0 the rule goes downhill, at 1
 it is the exact direction.</p>

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from .files import write
+from .statistics import interval
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -98,11 +99,20 @@ def legend(ax: Any, **options: Any) -> None:
     ax.legend(**{"frameon": False, "fontsize": 9.5} | options)
 
 
-def draw_runs(ax: Any, rule: str, runs: Sequence[Any], places: Sequence[Any] | None = None) -> None:
-    """The curves of a rule over these places, or over the iterations: each run light, their mean dark."""
+def draw_runs(
+    ax: Any, rule: str, runs: Sequence[Any], places: Sequence[Any] | None = None, *, label: str = "", band: bool = False
+) -> None:
+    """The curves of a rule over these places, or over the iterations: each run light, their mean dark.
+
+    With a band: the 95 % interval of the mean, no further down than the lowest run, where an axis may be logarithmic.
+    """
     style = STYLES[rule]
     places = places or [range(len(run)) for run in runs]
     for place, run in zip(places, runs, strict=True):
         ax.plot(place, run, color=style.colour, alpha=0.22, linewidth=0.8, zorder=2)
     middle = [np.mean(np.array(lines), 0) for lines in (places, runs)]
-    ax.plot(*middle, color=style.colour, linestyle=style.line, linewidth=style.width, label=rule, zorder=3)
+    ax.plot(*middle, color=style.colour, linestyle=style.line, linewidth=style.width, label=label or rule, zorder=3)
+    if band and len(runs) > 1:
+        low, high = interval(np.array(runs))
+        low = np.maximum(low, np.min(runs, 0))
+        ax.fill_between(middle[0], low, high, color=style.colour, alpha=0.15, linewidth=0, zorder=1)

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 from declarative.gradients import as_rule
 from experiments.applications.knapsack import findings
-from experiments.applications.knapsack.data import CAPACITY, HEAVY, ITEMS, LIGHT, NOISE, Days, Knapsack
+from experiments.applications.knapsack.data import HEAVY, ITEMS, LIGHT, NOISE, Days
 from experiments.applications.knapsack.training import (
     LEARNED,
     QUICK,
@@ -21,6 +21,7 @@ from experiments.applications.knapsack.training import (
 )
 from experiments.applications.predicting import fit
 from experiments.shared.inputs import normal
+from experiments.shared.knapsack import CAPACITY, Knapsack
 from problems import QuadraticProgram
 
 

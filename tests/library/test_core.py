@@ -86,6 +86,7 @@ def program(**changes) -> Program:
     x = Program(
         kinds=one + kinds.ADD,
         ends=one + 1,
+        prologue=0,
         a=one,
         b=one + 1,
         c=one,
@@ -132,6 +133,9 @@ MALFORMED = {
     "an output that is not there": {"outputs": numbers(3)},
     "outputs that end too late": {"offsets": numbers(0, 2)},
     "no outputs at all": {"offsets": numbers()},
+    "a prologue that reads what is a problem's own": {"prologue": 1},
+    "a prologue without an end": {"prologue": 2},
+    "a prologue that ends before it begins": {"prologue": -1},
     "a system that is not there": {"kinds": numbers(kinds.READ)},
     "a solution that is not there": {"kinds": numbers(kinds.SOLVED)},
 }
@@ -142,6 +146,18 @@ MALFORMED = {
 def test_a_malformed_tape_is_refused(name):
     with pytest.raises(CoreError, match=r"tape|place"):
         Machine(program(**MALFORMED[name]))
+
+
+@CORE
+def test_what_the_prologue_has_found_is_not_written_again():
+    """4 = 2 + 2 once, and x + 4 for each problem: in its place, or in another."""
+    twice = {name: numbers(*x) for name, x in (("a", (0, 1)), ("b", (0, 2)), ("c", (0, 0)))}
+    x = program(kinds=numbers(0, 0), ends=numbers(1, 2), prologue=1, size=4, **twice)
+    machine = Machine(x._replace(d=numbers(2, 3), outputs=numbers(3)))
+    own = torch.arange(20, dtype=DOUBLE).reshape(-1, 1)
+    assert torch.equal(machine.run(own, own[:0, 0], beside()), own.flatten() + 4)
+    with pytest.raises(CoreError, match="written again"):
+        Machine(x._replace(d=numbers(2, 2), outputs=numbers(2)))
 
 
 @CORE

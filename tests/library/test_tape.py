@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from declarative import DeclarativeNode, Newton, NumericalWarning
-from declarative.kernels.library import available
+from declarative.kernels import kinds
+from declarative.kernels.library import available, beside
+from declarative.kernels.machine import Machine
 from declarative.linear import DENSE
 from declarative.linear.sparse import SparseLayout
 from declarative.linear.sparse.entries import Entries
 from declarative.linear.sparse.pattern import Pattern
 from declarative.recording.tape import NotLowered, lowered
+from declarative.recording.tape.writer import Writer
 from declarative.recording.trace import trace
 from declarative.structure import Point
 from declarative.torchside import without_vmap_warnings
@@ -362,6 +365,23 @@ def test_a_system_that_is_not_definite_is_not_trusted():
         assert trusted.tolist() == [True, True, False, False, False, True, False]
         assert not z[~trusted].any()
         assert not s[~trusted].any()
+
+
+def test_what_depends_on_no_problem_is_found_once():
+    """Half of these instructions; and what they have found is there for every problem."""
+    W = torch.randn(6, 6, dtype=DOUBLE, generator=generator())
+    x = torch.randn(19, 6, dtype=DOUBLE, generator=generator())
+    writer = Writer()
+    own, shared = writer.fresh(6), writer.fresh(36).reshape(6, 6)
+    squares = writer.emit(kinds.MUL, shared, shared)
+    found = writer.reduce(kinds.ADD, writer.emit(kinds.MUL, squares, own), 1, 0.0)
+    program = writer.finish(own, shared.reshape(-1), [found, squares])
+    assert 0 < program.prologue < len(program.kinds)
+    assert program.ends[program.prologue - 1] == 36
+    for lanes in (1, beside()):
+        flat = Machine(program).run(x, W.flatten(), lanes)
+        torch.testing.assert_close(flat[: 19 * 6].reshape(19, 6), x @ W.square().mT)
+        assert torch.equal(flat[19 * 6 :].reshape(19, 6, 6), W.square().expand(19, 6, 6))
 
 
 def test_systems_of_two_sizes_have_no_tape():

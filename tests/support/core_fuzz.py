@@ -96,9 +96,10 @@ def tape(fuzz: Fuzz, own: int, shared: int, widths: tuple[int, ...], m: int = 0,
     arrays = [np.array(kinds), np.array(ends), a, b, c, np.array(results), own_places, shared_places]
     arrays = fuzz.spoilt([np.array(x, dtype=np.int64) for x in (*arrays, fuzz.places(used, offsets[-1]), offsets)])
     kinds, ends, a, b, c, d, own_places, shared_places, outputs, offsets = arrays
+    prologue = int(fuzz.draw.choice([0, 0, 0, 0, 1, -1, len(kinds), len(kinds) + 1]))
     used += int(fuzz.draw.choice([0, 0, 0, 0, -1, 1, 2**31, 2**62]))
     return fuzz.made(
-        *("tape", kinds, ends, len(kinds), a, b, c, d, len(a), int(used), constants, len(constants)),
+        *("tape", kinds, ends, len(kinds), prologue, a, b, c, d, len(a), int(used), constants, len(constants)),
         *(own_places, len(own_places), own, shared_places, len(shared_places), shared),
         *(outputs, len(outputs), offsets, len(offsets), int(m > 0), m, k, None),
     )

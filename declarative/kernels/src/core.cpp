@@ -56,7 +56,7 @@ EXPORT const char* registers_allocate(
 }
 
 EXPORT const char* tape_make(
-    const Count* kinds, const Count* ends, Count runs, const Count* a, const Count* b, const Count* c, const Count* d,
+    const Count* kinds, const Count* ends, Count runs, Count prologue, const Count* a, const Count* b, const Count* c, const Count* d,
     Count count, Count size, const double* constants, Count constant_count, const Count* own, Count own_count,
     Count own_width, const Count* shared, Count shared_count, Count shared_width, const Count* outputs,
     Count output_count, const Count* offsets, Count offset_count, Count dense, Count m, Count k, const Plan* plan,
@@ -67,6 +67,7 @@ EXPORT const char* tape_make(
         require(runs >= 0 && count >= 0 && constant_count >= 0, "an array of a negative length");
         Count begin = 0;
         for (Count n = 0; n < runs; begin = ends[n++]) x->runs.push_back({static_cast<Kind>(kinds[n]), begin, ends[n]});
+        x->prologue = prologue;
         auto as = places<std::uint32_t>(a, count), bs = places<std::uint32_t>(b, count);
         auto cs = places<std::uint32_t>(c, count), ds = places<std::uint32_t>(d, count);
         x->instructions.resize(as.size());
@@ -90,6 +91,27 @@ EXPORT const char* tape_make(
 
 EXPORT void tape_free(Program* tape) { delete tape; }
 
+namespace {
+
+// Operations for one problem, about; those of a tape read and write besides.
+double work_of(const Plan& plan) {
+    double total = double(plan.entries() + 4 * plan.size());
+    for (Count j = 0; j < plan.size(); j++) {
+        double length = double(plan.starts[j + 1] - plan.starts[j]);
+        total += length * (length + 3) / 2;
+    }
+    return total;
+}
+
+double work_of(const Program& tape) {
+    double total = double(tape.instructions.size()), m = double(tape.systems.m), k = double(tape.systems.k);
+    for (const Run& run : tape.runs)
+        if (run.kind == SOLVED) total += tape.systems.plan ? 3 * work_of(*tape.systems.plan) : m * m * (m + 3 * k) / 3;
+    return total;
+}
+
+}  // namespace
+
 // Outputs one after the other, each (batch, entries).
 EXPORT const char* tape_run(
     const Program* tape, const double* own, Count own_length, const double* shared, Count shared_length, Count batch,
@@ -103,7 +125,7 @@ EXPORT const char* tape_run(
         with_lanes(lanes, [&](auto constant) {
             constexpr int L = constant;
             Count groups = (batch + L - 1) / L;
-            share_out(groups, double(tape->instructions.size()) * (L > 1 ? 2 : 1), threads, [&] {
+            share_out(groups, L * work_of(*tape), threads, [&] {
                 auto memory = std::make_unique<Memory>();
                 Machine<L> machine(*tape, shared, *memory);
                 return [&, machine, memory = std::move(memory)](Count group) mutable {
@@ -146,15 +168,6 @@ ldl::BatchFactor batch_factor(const Plan& plan, Count batch, Count lanes, double
     return x;
 }
 
-double work_of(const Plan& plan) {
-    double total = double(plan.entries() + 4 * plan.size());
-    for (Count j = 0; j < plan.size(); j++) {
-        double length = double(plan.starts[j + 1] - plan.starts[j]);
-        total += length * (length + 3) / 2;
-    }
-    return total;
-}
-
 }  // namespace
 
 // How many numbers the factors of a batch take.
@@ -176,7 +189,7 @@ EXPORT const char* sparse_factorise(
         with_lanes(lanes, [&](auto constant) {
             constexpr int L = constant;
             ldl::BatchFactor x = batch_factor(*plan, batch, L, numbers, length);
-            share_out(x.groups, work_of(*plan) * 2, threads, [&] {
+            share_out(x.groups, L * work_of(*plan), threads, [&] {
                 auto memory = std::make_unique<Memory>();
                 ldl::Work work{memory->take<double>(x.fill * L), memory->take<double>(x.size * L),
                                memory->zeros<std::uint32_t>(x.size)};
@@ -387,7 +400,7 @@ EXPORT const char* newton_iterate(
         newton::Functions functions{tape, shared, at_u, at_multipliers};
         newton::Progress progress{running, stepping, shifted, unquestioned, finished, iterations,
                                   {u, shape.m}, {y, shape.k}, flags};
-        double each = double(tape->instructions.size());
+        double each = work_of(*tape);
         each += plan ? work_of(*plan) * 3 : double(shape.m) * double(shape.m) * double(shape.m + 3 * shape.k) / 6;
         std::atomic<Count> waiting{0};
         with_lanes(lanes, [&](auto constant) {

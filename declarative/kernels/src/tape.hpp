@@ -3,7 +3,7 @@
 // An instruction reads up to three registers and writes one, for all lanes at a time. Instructions of one kind that
 // follow each other are a *run*, whose kind is looked at once. A register is used again as soon as nobody needs what is
 // in it, so that all of them stay close to the processor. A system of linear equations is two runs: one that reads its
-// entries, and one that writes its solution.
+// entries, and one that writes its solution. The first runs are the *prologue*: what they compute depends on no problem.
 #pragma once
 
 #include "systems.hpp"
@@ -31,6 +31,7 @@ struct Run {
 
 struct Program {
     std::vector<Run> runs;
+    Count prologue;  // how many of them are the same for all problems
     std::vector<Instruction> instructions;
     Count size;  // how many registers there are
     std::vector<double> constants;  // the first registers
@@ -47,16 +48,32 @@ inline void check(const Program& program) {
     Count size = program.size, given = Count(program.constants.size() + program.own.size() + program.shared.size());
     require(given <= size && size <= Count(UINT32_MAX), "a tape has fewer registers than inputs");
     require(size - given <= Count(program.instructions.size()), "a tape has more registers than it writes");
+    require(program.prologue >= 0 && program.prologue <= Count(program.runs.size()), "a prologue has no end");
     std::vector<bool> known(static_cast<std::size_t>(size), false);
+    std::vector<bool> kept = known, rewritten = known;  // what the prologue has written, and is read or written later
+    auto own = known.begin() + Count(program.constants.size());
     std::fill(known.begin(), known.begin() + given, true);
-    auto is_known = [&](std::uint32_t place) { return place < size && known[place]; };
+    std::fill(own, own + Count(program.own.size()), false);  // in the prologue
+    bool later = false;
+    auto is_known = [&](std::uint32_t place) {
+        if (place >= size || !known[place]) return false;
+        if (later && !rewritten[place]) kept[place] = true;
+        return true;
+    };
     auto write = [&](std::uint32_t place) {
         require(place >= given && place < size, "an instruction of a tape writes an input, or no register");
         known[place] = true;
+        if (later) rewritten[place] = true;
     };
-    Count previous = 0;
+    auto end_prologue = [&] {
+        std::fill(own, own + Count(program.own.size()), true);
+        later = true;
+    };
+    Count previous = 0, number = 0;
     bool reading = false;
     for (const Run& run : program.runs) {
+        if (number++ == program.prologue) end_prologue();
+        require(later || (run.kind != READ && run.kind != SOLVED), "the prologue of a tape solves a system");
         require(run.kind >= 0 && run.kind < KINDS, "an instruction of a tape is of an unknown kind");
         require(run.begin == previous && run.end >= run.begin && run.end <= Count(program.instructions.size()),
                 "the runs of a tape do not follow each other");
@@ -77,8 +94,11 @@ inline void check(const Program& program) {
         previous = run.end;
     }
     require(!reading && previous == Count(program.instructions.size()), "the last run of a tape is not whole");
+    if (!later) end_prologue();
     for (std::uint32_t place : program.outputs)
         require(is_known(place), "an output of a tape is a register that nothing was written to");
+    for (Count place = given; place < size; place++)
+        require(!kept[place] || !rewritten[place], "what the prologue of a tape has found is written again");
     require(!program.offsets.empty() && program.offsets.front() == 0 &&
                 program.offsets.back() == Count(program.outputs.size()),
             "the outputs of a tape do not begin and end where they should");
@@ -170,6 +190,7 @@ class Machine {
         for (Count i = 0; i < fixed; i++) store<L>(r_, i, broadcast<L>(program.constants[i]));
         for (std::size_t i = 0; i < program.shared.size(); i++)
             store<L>(r_, fixed + read + Count(i), broadcast<L>(shared[program.shared[i]]));
+        for (Count n = 0; n < program.prologue; n++) perform(program.runs[n]);
     }
 
     // Run it for at most so many problems as there are lanes, those from `begin` on of so many (own inputs in rows).
@@ -177,20 +198,25 @@ class Machine {
         Count there = count - begin < L ? count - begin : L;
         read_inputs(own, begin, there);
         const Instruction* instructions = program_.instructions.data();
-        for (std::size_t n = 0; n < program_.runs.size(); n++) {
+        for (std::size_t n = std::size_t(program_.prologue); n < program_.runs.size(); n++) {
             const Run& run = program_.runs[n];
             if (run.kind == READ) {
                 const Run& solved = program_.runs[++n];
                 solver_.solve(r_, there, [&](Count i) { return instructions[run.begin + i].a; },
                               [&](Count i) { return instructions[solved.begin + i].d; });
             } else {
-                perform<L>(run.kind, instructions + run.begin, instructions + run.end, r_);
+                perform(run);
             }
         }
         write_outputs(there, begin, count, outputs);
     }
 
   private:
+    void perform(const Run& run) {
+        const Instruction* instructions = program_.instructions.data();
+        kernels::perform<L>(run.kind, instructions + run.begin, instructions + run.end, r_);
+    }
+
     // Lanes to spare repeat the last problem.
     void read_inputs(Floats own, Count begin, Count there) {
         double* to = r_ + program_.constants.size() * L;

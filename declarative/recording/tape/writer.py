@@ -50,6 +50,9 @@ class _Run:
     operands: tuple[Registers, ...]
 
 
+_Kept = tuple[_Run, NDArray[np.bool_]]  # which of its instructions
+
+
 class Writer:
     """Collects instructions."""
 
@@ -226,7 +229,7 @@ class Writer:
         wanted = np.concatenate([ZERO + np.zeros(1, dtype=np.int64), *(x.reshape(-1) for x in outputs)])
         needed = np.zeros(self._count, dtype=bool)
         needed[wanted] = True
-        kept: list[tuple[_Run, NDArray[np.bool_]]] = []
+        kept: list[_Kept] = []
         reads = False
         for run in reversed(self._runs):
             keep = needed[run.first : run.first + len(run.operands[0])]
@@ -240,6 +243,8 @@ class Writer:
                 for x in run.operands:
                     needed[x[keep]] = True
         kept.reverse()
+        prologue, others = self._divided(kept, own)
+        kept = [*prologue, *others]
         fixed = np.flatnonzero(needed & self._fixed[: self._count])
         read = [np.flatnonzero(needed[x]) for x in (own, shared)]
         written = [
@@ -252,12 +257,15 @@ class Writer:
         place[given] = np.arange(len(given))
         last = np.full(self._count, -1)
         last[operands] = np.arange(len(results))[:, None]
-        last[given] = last[wanted] = len(results)  # these stay
+        alike = results[: sum(int(keep.sum()) for _, keep in prologue)]
+        read_later = alike[last[alike] >= len(alike)]
+        last[given] = last[wanted] = last[read_later] = len(results)  # these stay
         count = allocate(operands, last, results, place, len(given))
         a, b, c = np.ascontiguousarray(place[operands].T)
         return Program(
             kinds=np.array([run.kind for run, _ in kept], dtype=np.int64),
             ends=np.cumsum([len(x) for x in written], dtype=np.int64),
+            prologue=len(prologue),
             a=a,
             b=b,
             c=c,
@@ -272,7 +280,24 @@ class Writer:
             shared_width=len(shared),
         )
 
+    def _divided(self, kept: list[_Kept], own: Registers) -> tuple[list[_Kept], list[_Kept]]:
+        """Instructions that depend on no problem's own inputs, and the others, which include all systems."""
+        varies = np.zeros(self._count, dtype=bool)
+        varies[own] = True
+        prologue: list[_Kept] = []
+        others: list[_Kept] = []
+        for run, keep in kept:
+            if run.kind in (kinds.READ, kinds.SOLVED):
+                varies[run.first : run.first + len(keep)] |= run.kind == kinds.SOLVED
+                others.append((run, keep))
+                continue
+            vary = np.logical_or.reduce([varies[x] for x in run.operands])
+            varies[run.first : run.first + len(keep)] = vary
+            prologue += [(run, keep & ~vary)] if (keep & ~vary).any() else []
+            others += [(run, keep & vary)] if (keep & vary).any() else []
+        return prologue, others
 
-def _operand(kept: list[tuple[_Run, NDArray[np.bool_]]], i: int) -> list[Registers]:
+
+def _operand(kept: list[_Kept], i: int) -> list[Registers]:
     """One of the operands of all instructions; where there are fewer, the last one."""
     return [run.operands[min(i, len(run.operands) - 1)][keep] for run, keep in kept]

@@ -16,8 +16,8 @@ MOST = 2_000  # iterations
 PLAIN_VARIANTS = {
     "unrolled": "Sinkhorn to 1e-9 in its marginals; 300 steps of gradient descent; a sort; torch.linalg.eigh",
     "unrolled, long": "Sinkhorn to 1e-13; 3000 steps of gradient descent",
-    "implicit": "Sinkhorn to 1e-9, or Newton's method on the batch by torch.func, without a graph; backward one linear "
-    "system by torch.linalg: an autograd.Function of twenty lines",
+    "implicit": "Sinkhorn to 1e-9, or Newton's method on the batch with derivatives of torch.func by make_fx; "
+    "backward one linear system by torch.linalg: an autograd.Function of some twenty lines",
 }
 POT_VARIANTS = {
     "default": "ot.solve(M, reg=1/gamma) as it comes, one problem after the other, through autograd",
@@ -113,8 +113,11 @@ def _implicit(case: Case) -> Forward:
 def _newton_parts(torch: Any, programme: Programme) -> tuple[Any, Any]:
     """Newton's method on a batch, and its derivative: H z = v, then -B'z."""
     objective, start = programme.functions(torch_operations()).objective, torch.tensor(programme.start)
-    slope = torch.func.grad(objective, 1)
-    slopes, hessians = torch.vmap(slope), torch.vmap(torch.func.hessian(objective, 1))
+    make_fx = importlib.import_module(
+        "torch.fx.experimental.proxy_tensor"
+    ).make_fx  # transforms are slow: once is enough
+    derivatives = torch.func.grad(objective, 1), torch.func.hessian(objective, 1)
+    slopes, hessians = (make_fx(torch.vmap(one))(torch.tensor(programme.p), start) for one in derivatives)
 
     def solve(p: Any) -> Any:
         u = start
@@ -127,7 +130,7 @@ def _newton_parts(torch: Any, programme: Programme) -> tuple[Any, Any]:
 
     def pull(p: Any, u: Any, v: Any) -> Any:
         z = torch.linalg.solve(hessians(p, u), v)
-        return -torch.func.vjp(lambda p: slopes(p, u), p)[1](z)[0]
+        return -torch.func.vjp(lambda p: torch.vmap(derivatives[0])(p, u), p)[1](z)[0]
 
     return solve, pull
 

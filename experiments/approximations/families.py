@@ -9,15 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from declarative import DeclarativeNode
-from problems import Eigenvectors, EntropicSimplex, EqualityQP, OptimalTransport, RotationProjection, SphereProjection
+from declarative import ClosedForm, DeclarativeNode
+from problems import (
+    Eigenvectors,
+    EntropicSimplex,
+    EqualityQP,
+    OptimalTransport,
+    RotationProjection,
+    SimplexProjection,
+    SphereProjection,
+)
 
 from ..shared.inputs import normal
+from ..shared.knapsack import Knapsack
 
 Extent = Literal["smallest", "some", "all"]
 EXTENTS: tuple[Extent, ...] = get_args(Extent)
@@ -43,6 +53,15 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What it takes to drop an equality or the bounds, where H = curvature * I and there are no other constraints."""
+
+    normal: Tensor  # of the equality, (m,)
+    curvature: float
+    inside: Callable[[Tensor], Tensor]  # of u: which entries are at no bound
+
+
+@dataclass(frozen=True)
 class Family:
     """A layer of some size."""
 
@@ -51,6 +70,9 @@ class Family:
     node: DeclarativeNode
     shape: tuple[int, ...]  # of x, without the batch
     curved: bool = False  # have the constraints a curvature?
+    flat: bool = False  # is the objective linear? Then the solution is a corner, and its derivative zero
+    slope: float | None = None  # b, if x is in the objective as b x'u alone
+    parts: Parts | None = None
     elimination: Elimination | None = None
     iteration: Iteration | None = None  # None: the solver is a formula, whose own derivative is the exact gradient
     apart: Map = lambda y, target: (y - target).flatten(1)  # how far a solution is from its target
@@ -65,20 +87,27 @@ class Family:
 def families(extent: Extent) -> Iterator[Family]:
     """The smallest size of each, to see that it works; one that says something of each; or all sizes."""
     which = EXTENTS.index(extent)
-    for n in ((10,), (1000,), (10, 1000))[which]:
-        yield Family("sphere", f"n = {n}", SphereProjection(), (n,), curved=True)
-    for n in ((10,), (1000,), (10, 1000))[which]:
-        yield Family("softmax", f"n = {n}", EntropicSimplex(1.0), (n,))
-    for n, gamma in (((4, 10.0),), ((50, 1.0), (50, 10.0)), ((10, 1.0), (50, 1.0), (50, 10.0), (100, 1.0)))[which]:
+    for n in ((10,), (100,), (10, 100, 1000))[which]:
+        yield Family("sphere", f"n = {n}", SphereProjection(), (n,), curved=True, slope=-1.0)
+    for n in ((10,), (100,), (10, 100, 1000))[which]:
+        yield Family("softmax", f"n = {n}", EntropicSimplex(1.0), (n,), slope=-1.0)
+    for n, gamma in (((4, 10.0),), ((10, 1.0),), ((10, 1.0), (10, 10.0), (50, 1.0), (50, 10.0)))[which]:
         yield transport(n, gamma)
-    for n in ((5,), (50,), (10, 50))[which]:
+    for n in ((5,), (10,), (10, 50))[which]:
         yield eigenvector(n)
-    for n in ((3,), (3,), (3, 10))[which]:
+    for n in ((3,), (), (3, 10))[which]:
         yield rotation(n)
-    for m, p in (((6, 3),), ((60, 30),), ((60, 6), (60, 30), (60, 54)))[which]:
-        yield from programs(m, p)
-    for steps in ((4,), (10,), (10, 40))[which]:
+    full = [(20, p, condition) for p in (2, 10, 18) for condition in (10.0, 1e4)]
+    for m, p, condition in (((6, 3, 10.0),), ((20, 10, 10.0), (20, 10, 1e4)), (*full, (60, 30, 10.0)))[which]:
+        yield from programs(m, p, condition, mapped=extent != "some")
+    for steps in ((4,), (), (10, 40))[which]:
         yield control(steps)
+    for n in ((5,), (20,), (20, 200))[which]:
+        yield network(n)
+    for n in ((5,), (20,), (20, 100))[which]:
+        yield from knapsacks(n, smooth=extent != "some")
+    for n in ((5,), (), (10, 100))[which]:
+        yield choice(n)
 
 
 def transport(n: int, gamma: float) -> Family:
@@ -95,7 +124,7 @@ def transport(n: int, gamma: float) -> Family:
 
     formulas = Elimination(lambda u, v: gamma * u * v, rows, columns)
     node = OptimalTransport(gamma, tolerance=1e-8)  # half of the digits, which is what a gradient needs
-    return Family("transport", f"n = {n}, γ = {gamma:g}", node, (n, n), elimination=formulas)
+    return Family("transport", f"n = {n}, γ = {gamma:g}", node, (n, n), elimination=formulas, slope=1.0)
 
 
 def eigenvector(n: int) -> Family:
@@ -132,7 +161,7 @@ def rotation(d: int) -> Family:
         return (square(z) @ (inner + inner.mT)).flatten(1) / 2
 
     iteration = Iteration(project, hessian, lambda X, _: 1 / torch.linalg.matrix_norm(X).unsqueeze(-1))
-    return Family("rotation", f"d = {d}", RotationProjection(), (d, d), True, iteration=iteration)
+    return Family("rotation", f"d = {d}", RotationProjection(), (d, d), True, iteration=iteration, slope=-1.0)
 
 
 def linear(A: Tensor, H: Tensor) -> tuple[Elimination, Iteration]:
@@ -147,13 +176,18 @@ def linear(A: Tensor, H: Tensor) -> tuple[Elimination, Iteration]:
     )
 
 
-def programs(m: int, p: int) -> Iterator[Family]:
+def programs(m: int, p: int, condition: float, mapped: bool) -> Iterator[Family]:
     """Quadratic programs with p equalities: a layer that keeps its factorisation, and a node whose solver is a map."""
     generator = torch.Generator().manual_seed(0)
     root, A, b = normal(generator, m, m), normal(generator, p, m), normal(generator, p)
-    Q = root @ root.mT / m + 0.1 * torch.eye(m, dtype=torch.float64)
-    size, formulas = f"m = {m}, p = {p}", linear(A, Q)
-    yield Family("QP", size, EqualityQP(), (m,), False, *formulas, layer=lambda node, q: node(Q, q, A, b))
+    basis, values = torch.linalg.qr(root).Q, condition ** -torch.linspace(0, 1, m, dtype=torch.float64)
+    Q = basis @ (values.unsqueeze(-1) * basis.mT)
+    Q = (Q + Q.mT) / 2
+    size, (elimination, iteration) = f"m = {m}, p = {p}, κ = {condition:g}", linear(A, Q)
+    common = partial(Family, size=size, shape=(m,), elimination=elimination, iteration=iteration, slope=1.0)
+    yield common("QP", node=EqualityQP(), layer=lambda node, q: node(Q, q, A, b))
+    if not mapped:
+        return
     matrix = torch.cat([torch.cat([Q, A.mT], 1), torch.cat([A, A.new_zeros(p, p)], 1)])
     of_q, of_b = (part[:m] for part in torch.linalg.inv(matrix).split([m, p], 1))
     node = DeclarativeNode(
@@ -162,7 +196,7 @@ def programs(m: int, p: int) -> Iterator[Family]:
         solver=lambda q: of_b @ b - q @ of_q,
         record=True,
     )
-    yield Family("QP by a map", size, node, (m,), False, *formulas)
+    yield common("QP by a map", node=node)
 
 
 def control(steps: int) -> Family:
@@ -180,4 +214,43 @@ def control(steps: int) -> Family:
         start=3 * steps,
         record=True,
     )
-    return Family("control", f"T = {steps}", node, (3 * steps,), False, *linear(A, torch.diag(weights)))
+    elimination, iteration = linear(A, torch.diag(weights))
+    return Family(
+        "control", f"T = {steps}", node, (3 * steps,), elimination=elimination, iteration=iteration, slope=1.0
+    )
+
+
+def network(n: int) -> Family:
+    """A network with hard constraints: whatever it says is brought to the nearest shares of a whole."""
+    parts = Parts(torch.ones(n, dtype=torch.float64), 1.0, lambda u: u > 0)
+    return Family("hard constraints", f"n = {n}", SimplexProjection(), (n,), slope=-1.0, parts=parts)
+
+
+def knapsacks(n: int, smooth: bool) -> Iterator[Family]:
+    """Shares of items in a knapsack by their values: as a linear program, and with a penalty on large shares."""
+    weights = 3 + 5 * torch.rand(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sack = Knapsack(weights)
+    capacity = sack.capacity
+    if smooth:
+        parts = Parts(weights, 1.0, lambda u: (u > 0) & (u < 1))
+        yield Family("knapsack", f"n = {n}", sack.layer(1.0), (n,), slope=-1.0, parts=parts)
+    node = DeclarativeNode(
+        lambda c, u: -(c @ u),
+        lambda c, u: weights @ u - capacity,  # noqa: ARG005
+        lambda c, u: torch.cat([u - 1, -u]),  # noqa: ARG005
+        solver=ClosedForm(sack.choose),
+        record=True,
+    )
+    yield Family("knapsack, linear", f"n = {n}", node, (n,), flat=True, slope=-1.0)
+
+
+def choice(n: int) -> Family:
+    """The best of n, as a linear program."""
+    node = DeclarativeNode(
+        lambda c, u: -(c @ u),
+        lambda c, u: u.sum() - 1,  # noqa: ARG005
+        lambda c, u: -u,  # noqa: ARG005
+        solver=ClosedForm(lambda c: torch.nn.functional.one_hot(c.argmax(-1), n).to(c.dtype)),
+        record=True,
+    )
+    return Family("choice, linear", f"n = {n}", node, (n,), flat=True, slope=-1.0)
