@@ -21,7 +21,6 @@ ELEMENTWISE = {
     for side in ("", "r")
     if hasattr(Tensor, f"__{side}{name}__")
 }
-PRODUCTS = {torch.matmul, torch.dot, Tensor.matmul, Tensor.dot, Tensor.__matmul__, Tensor.__rmatmul__}
 
 
 class Mixing(TorchFunctionMode):
@@ -53,11 +52,10 @@ class Mixing(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        look = self._look if func in ELEMENTWISE else self._look_at_product if func in PRODUCTS else None
-        if look is not None and self.found is None and self.u is not None:
+        if func in ELEMENTWISE and self.found is None and self.u is not None:
             other = [x for x in args[:2] if isinstance(x, Tensor) and x is not self.u]
             if len(args) > 1 and len(other) == 1 and any(x is self.u for x in args[:2]):
-                self.found = look(self.u.shape, other[0])
+                self.found = self._look(self.u.shape, other[0])
         return func(*args, **(kwargs or {}))
 
     def _look(self, u: torch.Size, other: Tensor) -> str | None:
@@ -90,15 +88,3 @@ class Mixing(TorchFunctionMode):
             f"{tuple(both)}. If each entry belongs to one of the other, give them one shape, such as by "
             f"start={tuple(other.shape)}; if not, say so by unsqueeze."
         )
-
-    def _look_at_product(self, u: torch.Size, other: Tensor) -> str | None:
-        """What is odd about a product of u and another tensor."""
-        i = self.inputs.get(id(other))
-        passed = None if i is None else self.shapes[i]
-        others = sum(shape is not None for shape in self.shapes) - 1
-        if others and len(u) == 1 and other.dim() == 1 and passed == (self.size, self.size):
-            return (
-                f"input {i} of shape {tuple(passed)} is read as a batch of {self.size} vectors. If it is one matrix "
-                "that the batch shares, say None at its place in in_dims, such as in_dims=(None, 0)."
-            )
-        return None

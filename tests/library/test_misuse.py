@@ -34,10 +34,6 @@ MIXED = {
         lambda: (DeclarativeNode(half_square, start=(3, 1)), (X,)),
         r"u of shape \(3, 1\) and input 0 of shape \(3,\) for one problem broadcast to \(3, 3\).*start=\(3,\)",
     ),
-    "a shared matrix taken for vectors": (
-        lambda: (DeclarativeNode(lambda q, x, u: (q @ u - x).square().sum() + u @ u, start=2), (MATRIX, X[:, :2])),
-        r"input 0 of shape \(2, 2\) is read as a batch of 2 vectors.*in_dims=\(None, 0\)",
-    ),
     "in a constraint": (
         lambda: (
             DeclarativeNode(lambda _, u: u.square().sum(), lambda x, u: (u - x).sum(), start=3),
@@ -62,6 +58,7 @@ def test_tensors_that_broadcast_against_the_unknown_are_told_once(name):
     ("node", "inputs"),
     [
         (DeclarativeNode(half_square, start=3), (X,)),
+        (DeclarativeNode(lambda q, x, u: (u - x).square().sum() + q @ u, start=2), (MATRIX, X[:, :2])),  # vectors
         (DeclarativeNode(half_square, start=3), (X[:, 0],)),  # two scalars, three unknowns
         (DeclarativeNode(lambda x, u: (u - x).square().sum() / 3, start=()), (X,)),  # a mean
         (DeclarativeNode(lambda x, t, u: (u - t * x).square().sum(), start=3), (X, X[:, 0])),
