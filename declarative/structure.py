@@ -39,6 +39,7 @@ MATRIX_FREE_FROM = 2000  # variables, from which a dense Hessian is the last res
 DIAGONAL_FROM = 32  # variables, from which it pays to look for a diagonal Hessian
 SPARSE_FROM = 100  # unknowns and constraints, from which it pays to look for a sparse pattern
 MAX_FILL = {"core": 0.25, "torch": 0.1}  # of the entries of a dense factor: with fewer, a sparse one is cheaper
+LEAST_PART = 1e-3  # of the largest entry of a solution: less than that may be zero
 PROBES = 2  # directions along which a diagonal Hessian has to behave like one
 
 
@@ -137,7 +138,12 @@ class Point:
             rows = batch.layout.jacobian.scale_rows(jacobian, active.to(v.dtype))
             equations = Equations(batch.layout.hessian, hessian, batch.layout.jacobian, rows, (~active).to(v.dtype))
             right = v, torch.where(active, w, 0.0)
-            error = unsolved(equations.left(z, s, *right), equations.terms(z, s, *right))
+            # Where z is zero in truth, nothing is relative: it counts as a part of the largest entry, or of what v
+            # makes of one, in the units of H.
+            diagonal = batch.layout.hessian.diagonal(hessian).abs()
+            unit = torch.where(diagonal > 0, diagonal, 1.0).rsqrt()
+            least = LEAST_PART * unit * torch.maximum(z.abs() / unit, v.abs() * unit).amax(-1, keepdim=True)
+            error = unsolved(equations.left(z, s, *right), equations.terms(z.abs() + least, s, *right))
             trusted = trusted & (error <= BALANCED * torch.finfo(v.dtype).eps)
             return trusted, *batch.pullback(u, multipliers, z, s, wanted)
 

@@ -16,6 +16,7 @@ from collections import Counter
 
 import torch
 
+from tests.support import vanishing
 from tests.support.sweep_judge import Result, Verdict, forget, judge
 from tests.support.sweep_trials import Trial, draw, run
 
@@ -80,13 +81,29 @@ def table(counts: Counter[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def sweep_vanishing(seed: int, minutes: float) -> int:
+    """Programs whose multipliers vanish, for so long."""
+    counts: Counter[str] = Counter()
+    index, end = 0, time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        found, words = vanishing.trial(seed, index)
+        if found["WRONG"] or found["false alarm"]:
+            print("WRONG" if found["WRONG"] else "false alarm", words, sep=": ", flush=True)
+        counts, index = counts + found, index + 1
+    print(f"seed {seed}: {dict(counts)}")
+    return int(counts["WRONG"] > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description="Look for silently wrong results.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trial", type=int, help="run this one alone")
+    parser.add_argument("--vanishing", action="store_true", help="programs whose multipliers vanish")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.vanishing:
+        return sweep_vanishing(given.seed, given.minutes)
     counts: Counter[tuple[str, str]] = Counter()
     if given.trial is not None:
         counts = one_trial(given.seed, given.trial, show=True)

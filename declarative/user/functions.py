@@ -53,7 +53,7 @@ class UserFunction:
     def __call__(self, *arguments: Tensor) -> Any:
         if self.squares:
             return self.residuals(*arguments).square().sum() / 2
-        value = self._value(*arguments)
+        value = self.value(*arguments)
         if self.name == "objective":
             return value
         *xs, u = arguments
@@ -61,7 +61,7 @@ class UserFunction:
 
     def residuals(self, *arguments: Tensor) -> Tensor:
         """What the user's function returns, as one vector."""
-        value = self._value(*arguments)
+        value = self.value(*arguments)
         parts, _, _ = flatten_tree(value)
         if not parts or not all(isinstance(part, Tensor) and part.is_floating_point() for part in parts):
             raise TypeError(
@@ -83,7 +83,8 @@ class UserFunction:
         half: Tensor = (values + push(u - here)[0]).square().sum() / 2
         return half
 
-    def _value(self, *arguments: Tensor) -> Any:
+    def value(self, *arguments: Tensor) -> Any:
+        """What the user's function returns, as it is."""
         *xs, u = arguments
         passed = len(xs) - count_weights(self)
         given = (*xs[:passed], u if self.nesting is None else self.nesting.split(u))

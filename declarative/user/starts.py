@@ -228,7 +228,8 @@ def _accept_rows(problem: Any, start: Tensor, inputs: Inputs) -> bool:
     functions = {name: dataclasses.replace(f, nesting=of_rows) for name, f in functions_of(problem).items()}
     try:
         with torch.no_grad():
-            values = {name: function(*one, u) for name, function in functions.items()}
+            objective = functions["objective"](*one, u)
+            constraints = [function.value(*one, u) for name, function in functions.items() if name != "objective"]
     except Exception:  # the functions may raise anything
         return False
-    return all(value.dim() <= (name != "objective") for name, value in values.items())
+    return objective.dim() == 0 and all(not isinstance(one, Tensor) or one.dim() <= 1 for one in constraints)

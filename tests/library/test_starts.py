@@ -54,6 +54,7 @@ def test_both_remedies_for_a_batched_start_work():
     assert relative(matrix, x[:, None].expand(4, 4, 3)) < 1e-12
 
 
+@pytest.mark.filterwarnings("ignore:objective. input 0 of shape:UserWarning")  # the scalar inputs, as many as unknowns
 @pytest.mark.parametrize(
     ("objective", "start", "inputs"),
     [
