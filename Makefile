@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 QUICK := tests/test_architecture.py $(addprefix tests/library/test_, gradients.py statuses.py rules.py bounds.py)
 
-.PHONY: run run-full test quick lint bench gate field docs soak sweep mutants mutants-today clean
+.PHONY: run run-full test quick lint bench gate field docs soak sweep mutants mutants-today package clean
 
 run: $(READY)
 	$(BIN)/python -m experiments all
@@ -54,6 +54,10 @@ mutants-today: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -o addopts="" -q tests/soak.py
+
+# What would be released: built, looked into, installed and tried.
+package: $(READY)
+	$(BIN)/python -m tests.package
 
 # Installed again only when what is to be installed has changed.
 $(READY): pyproject.toml setup.py constraints.txt

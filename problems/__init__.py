@@ -1,7 +1,10 @@
 """Ready-made layers: each states itself declaratively, then adds its fast paths."""
 
 from .ball import BallProjection, SphereProjection
+from .cone_program import ConeProgram
+from .cones import Cones
 from .control import OptimalControl
+from .cvxpy_program import from_cvxpy
 from .eigen import Eigenvectors
 from .layer import Layer
 from .least_squares import LeastSquares
@@ -13,6 +16,8 @@ from .transport import OptimalTransport
 
 __all__ = [
     "BallProjection",
+    "ConeProgram",
+    "Cones",
     "Eigenvectors",
     "EntropicSimplex",
     "EqualityQP",
@@ -25,6 +30,7 @@ __all__ = [
     "RotationProjection",
     "SimplexProjection",
     "SphereProjection",
+    "from_cvxpy",
 ]
 
 

@@ -24,6 +24,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "M": ("batch", "m", "n"),
     "r": ("batch", "m"),
     "c": ("batch", "n"),
+    "P": ("batch", "m", "m"),
     "Q": ("batch", "m", "m"),
     "q": ("batch", "m"),
     "A": ("batch", "p", "m"),

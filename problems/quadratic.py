@@ -49,6 +49,22 @@ def linear_inequality(*arguments: Tensor) -> Tensor:
     return G @ u - h
 
 
+def pull_linear(xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
+    """-(B' z + C' s) for a quadratic objective Q, q with linear constraints, A and b, and perhaps G and h.
+
+    It is minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h]).
+    """
+    half, p = -z / 2, xs[3].shape[-1]
+    grads = [torch.stack([half, u], -1) @ torch.stack([u, half], -2), -z]
+    for part in (slice(p), slice(p, None))[: len(xs) // 2 - 1]:
+        if multipliers is None:
+            grads.append(-s[:, part].unsqueeze(-1) * u.unsqueeze(-2))
+        else:
+            grads.append(torch.stack([-s[:, part], multipliers[:, part]], -1) @ torch.stack([u, z], -2))
+        grads.append(s[:, part].clone())  # each in memory of its own
+    return tuple(grads)
+
+
 class EqualityQP(Layer):
     """A quadratic program with equality constraints: minimise u' Q u / 2 + q' u subject to A u = b.
 
@@ -176,16 +192,7 @@ class _QuadraticSolver(StructuredSolver):
         return DenseSystem(hessian, rows, point.active)
 
     def pullback(self, xs: Inputs, u: Tensor, multipliers: Tensor | None, z: Tensor, s: Tensor) -> Inputs:
-        """Minus the derivative of z' D_U L + s' c = z' (Q u + q - [A; G]' l) + s' ([A; G] u - [b; h])."""
-        half, p = -z / 2, xs[3].shape[-1]
-        grads = [torch.stack([half, u], -1) @ torch.stack([u, half], -2), -z]
-        for part in (slice(p), slice(p, None))[: len(xs) // 2 - 1]:
-            if multipliers is None:
-                grads.append(-s[:, part].unsqueeze(-1) * u.unsqueeze(-2))
-            else:
-                grads.append(torch.stack([-s[:, part], multipliers[:, part]], -1) @ torch.stack([u, z], -2))
-            grads.append(s[:, part].clone())  # each in memory of its own
-        return tuple(grads)
+        return pull_linear(xs, u, multipliers, z, s)
 
 
 def _assessment(multipliers: Tensor, point: Iterate, weak: Tensor, found: Tensor) -> Assessment:

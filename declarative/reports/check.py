@@ -52,6 +52,8 @@ def check(node: DeclarativeNode, *xs: Tensor) -> CheckResult:
         '1 of 1 active constraint(s) independent'
     """
     require_node("node", node)
+    if hasattr(node, "require_smooth"):  # a layer whose constraints need not be smooth functions
+        node.require_smooth("check")  # type: ignore[operator]
     with ordinary_mode(xs) as plain, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # what they say has a line of its own
         return CheckResult(tuple(_lines(node, plain)))

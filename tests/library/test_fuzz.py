@@ -36,7 +36,7 @@ from tests.support.helpers import half_square, normalise, unit
 from tests.support.problem_table import TABLE, Case
 
 X = torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=torch.float64)
-OF_FUNCTIONS = {"Layer", "OptimalControl"}  # which the user writes: not in the table
+OF_FUNCTIONS = {"Layer", "OptimalControl", "ConeProgram", "Cones", "from_cvxpy"}  # made from what the user writes
 ONE_EACH = list({type(case.layer): case for case in TABLE}.values())
 METHODS: dict[str, Callable[..., Any]] = {
     "solve": lambda node, *xs: node.solve(*xs),

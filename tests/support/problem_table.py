@@ -12,6 +12,8 @@ from torch import Tensor
 from declarative import DeclarativeNode
 from problems import (
     BallProjection,
+    ConeProgram,
+    Cones,
     Eigenvectors,
     EntropicSimplex,
     EqualityQP,
@@ -78,6 +80,11 @@ def program(m: int, p: int, n: int) -> Callable[[torch.Generator], tuple[Tensor,
     return draw
 
 
+def cone_program(generator: torch.Generator) -> tuple[Tensor, ...]:
+    Q, q, A, b, G, h = program(3, 1, 3)(generator)
+    return Q, q, torch.cat([A, G], -2), torch.cat([b, h], -1)
+
+
 def regression(generator: torch.Generator) -> tuple[Tensor, ...]:
     A = torch.randn(2, 4, 2, generator=generator, dtype=torch.float64)
     b = torch.randn(2, 4, generator=generator, dtype=torch.float64)
@@ -107,6 +114,7 @@ TABLE = [
     Case("equality-qp", EqualityQP(), program(3, 1, 0)),
     Case("qp", QuadraticProgram(), program(3, 1, 3)),
     Case("qp-inequality", QuadraticProgram(), program(2, 0, 3)),
+    Case("cone-program", ConeProgram(Cones(zero=1, nonnegative=3)), cone_program),
     Case("least-squares", LeastSquares(), regression),
     Case("ridge", LeastSquares(0.3), lambda generator: regression(generator)[:2]),
     Case("rotation-2", RotationProjection(), randn(2, 2, 2)),
