@@ -138,10 +138,11 @@ class Point:
             rows = batch.layout.jacobian.scale_rows(jacobian, active.to(v.dtype))
             equations = Equations(batch.layout.hessian, hessian, batch.layout.jacobian, rows, (~active).to(v.dtype))
             right = v, torch.where(active, w, 0.0)
-            # Where z is zero in truth, nothing is relative: it counts as a part of the largest entry, in units of H.
+            # Where z is zero in truth, nothing is relative: it counts as a part of the largest entry, or of what v
+            # makes of one, in the units of H.
             diagonal = batch.layout.hessian.diagonal(hessian).abs()
             unit = torch.where(diagonal > 0, diagonal, 1.0).rsqrt()
-            least = LEAST_PART * unit * (z.abs() / unit).amax(-1, keepdim=True)
+            least = LEAST_PART * unit * torch.maximum(z.abs() / unit, v.abs() * unit).amax(-1, keepdim=True)
             error = unsolved(equations.left(z, s, *right), equations.terms(z.abs() + least, s, *right))
             trusted = trusted & (error <= BALANCED * torch.finfo(v.dtype).eps)
             return trusted, *batch.pullback(u, multipliers, z, s, wanted)

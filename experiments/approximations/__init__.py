@@ -9,7 +9,7 @@ APPROXIMATIONS = Application(
     "approximations",
     "When may the constraints be dropped?",
     "every approximation of the gradient: what it saves and costs, over families of layers",
-    4.0,
+    3.3,
     ("family", "size", "regime", "seed", "method", "rate"),
     training,
     findings,

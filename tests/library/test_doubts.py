@@ -85,6 +85,24 @@ def test_forward_mode_and_second_derivatives_with_multipliers_that_vanish(struct
     torch.testing.assert_close(pushed[0, 1].item(), expected[1], rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("record", [False, True])
+def test_a_solution_that_is_zero_in_truth_goes_the_short_way(record, monkeypatch):
+    """At a corner of the simplex, and along (1, ..., 1): rounding errors of zero are not doubted."""
+    simplex = node(
+        lambda x, u: (u - x).square().sum(),
+        [0.3, 0.3, 0.4],
+        record=record,
+        equality=lambda _, u: u.sum() - 1,
+        inequality=lambda _, u: -u,
+    )
+    x = torch.tensor([[5.0, 0.1, -0.3], [0.4, 0.3, -2.0], [0.31, 0.42, 0.2]], dtype=DOUBLE, requires_grad=True)
+    y = simplex(x)
+    monkeypatch.setattr("declarative.structure.Point.full", None)
+    (gradient,) = torch.autograd.grad(y.sum() + y[:, 0].sum(), x)
+    expected = torch.tensor([[0, 0, 0], [0.5, -0.5, 0], [2 / 3, -1 / 3, -1 / 3]], dtype=DOUBLE)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
+
+
 # Minima with a singular Hessian
 
 SINGULAR = {
