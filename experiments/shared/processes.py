@@ -16,7 +16,7 @@ from typing import IO, Any
 
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    **dict.fromkeys(("RAYON_NUM_THREADS", "NUMBA_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"),
+    **dict.fromkeys(("RAYON_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"),
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "JAX_PLATFORMS": "cpu",
     "RUST_LOG": "off",
