@@ -19,6 +19,7 @@ from .conditions import ROUNDING, Terms, largest
 
 BLUR = 1e3  # units in the last place that u may be off by, whatever a step says
 UNEVEN = 0.2  # of a change: what H and A do not account for, if they are known
+FURTHER = 100.0  # times as far: where rounding errors alone change the slopes, they are small beside this
 ASIDE = 1e-3  # of the size of u: how far other solutions are looked for
 CHORDS = 3  # towards them
 QUICK_ITERATIONS = 25  # of a solver that converges as it should, at most
@@ -65,10 +66,16 @@ def is_unsteady(
     # As far as rounding errors of the conditions may have led aside: many times what they make of one more look.
     blur = factors(noise * terms.force * irregular(terms.force), noise * terms.terms * irregular(terms.terms))[0]
     move = step + blur + BLUR * torch.finfo(dtype).eps * u.abs() * irregular(u).sign()
-    there = conditions(u + move)
-    seen, _ = factors(there[0] - left, there[1] - gap)
-    size = or_one(torch.maximum(u.abs(), move.abs()))
-    uneven = largest((seen - move).abs() / size) > UNEVEN * largest(move.abs() / size)
+
+    def uneven_by(move: Tensor) -> Tensor:
+        there = conditions(u + move)
+        seen, _ = factors(there[0] - left, there[1] - gap)
+        size = or_one(torch.maximum(u.abs(), move.abs()))
+        return largest((seen - move).abs() / size) > UNEVEN * largest(move.abs() / size)
+
+    uneven = uneven_by(move)
+    if bool(uneven.any()):  # what cancels inside of a function is seen as well, but does not grow with the move
+        uneven &= uneven_by(FURTHER * move)
     sign = factors.curvature()
     unsteady = uneven & (sign != 0)
     if bool((sign == 0).any()):

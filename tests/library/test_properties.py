@@ -176,7 +176,7 @@ def test_nearly_dependent_constraints(ledger: Ledger, m: int, closeness: float, 
 
 
 @examine(60, 0.7, st.integers(2, 4), st.integers(1, 3), st.booleans(), seeds)
-def test_repeated_constraints_warn_and_keep_the_gradient(
+def test_repeated_constraints_keep_the_gradient(
     ledger: Ledger, m: int, times: int, inequality: bool, seed: int
 ) -> None:
     Q, q, A, b, _, _, v = program(m, 1, 0, 1.0, seed)
@@ -190,7 +190,6 @@ def test_repeated_constraints_warn_and_keep_the_gradient(
         data = (Q, q, np.repeat(A, times + 1, 0), np.repeat(b, times + 1), np.zeros((0, m)), np.zeros(0), v)
     *xs, v_batch = as_batch(data)
     grads, words = gradients_of(QuadraticProgram(), xs, v_batch, [1])
-    assert words, "redundant constraints were not mentioned"
     ledger.judge(grads[0], truth.gradient_q, 1e-7, [] if grads[0] is not None else words)
 
 

@@ -121,10 +121,14 @@ def test_a_singular_problem_among_regular_ones():
         assert (alone.y[0] - together.y[i]).abs().max() < 1e-9
 
 
-def test_dependent_equalities_still_warn():
+def test_dependent_equalities_warn_where_the_gradient_is_one_of_many():
     Q, q, A, b = program(2, 4, 2, 0)[:4]
     A[1, 1], b[1, 1] = A[1, 0], b[1, 0]
     q.requires_grad_()
-    y = EqualityQP()(Q, q, A, b)
+    (found,) = torch.autograd.grad(EqualityQP()(Q, q, A, b).pow(2).sum(), q)
+    (alone,) = torch.autograd.grad(EqualityQP()(Q[1:], q[1:], A[1:, :1], b[1:, :1]).pow(2).sum(), q)
+    assert (found[1] - alone[1]).abs().max() < 1e-10
+    b.requires_grad_()
+    y = EqualityQP()(Q, q.detach(), A, b)
     with pytest.warns(NumericalWarning, match="1 problem"):
-        torch.autograd.grad(y.sum(), q)
+        torch.autograd.grad(y.sum(), b)
