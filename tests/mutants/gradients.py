@@ -338,13 +338,6 @@ LINEAR = [
         ("library/test_linear.py::test_least_squares_with_nearly_dependent_rows",),
     ),
     Mutant(
-        "Equations.left",
-        "t - bottom",
-        "t",
-        "corrections take the constraints for violated",
-        ("library/test_linear.py::test_a_mixed_batch_is_solved_problem_by_problem",),
-    ),
-    Mutant(
         "diagonal_schur",
         "times(weighted, r) - mask * t",
         "times(weighted, r) + mask * t",

@@ -103,14 +103,14 @@ TRANSPORT = [
 
 QUADRATIC = [
     Mutant(
-        "_QuadraticSolver.pullback",
+        "pull_linear",
         "(-z / 2, xs[3].shape[-1])",
         "(-z, xs[3].shape[-1])",
         "the gradient of Q is twice as large",
         (TWIN.format("qp"),),
     ),
     Mutant(
-        "_QuadraticSolver.pullback",
+        "pull_linear",
         "multipliers[:, part]",
         "-multipliers[:, part]",
         "the gradient of A and G takes the multipliers with the wrong sign",
