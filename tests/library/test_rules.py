@@ -1,8 +1,11 @@
 """Each rule equals its own formula, written out with explicit matrices, and differs from the exact one where due."""
 
+import contextlib
+
 import pytest
 import torch
 
+from declarative import NumericalWarning
 from tests.support.helpers import DOUBLE, REGULAR, RULES, case, cases, gradients, relative, simplex_truth
 
 
@@ -137,10 +140,13 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(problem, rule):
     """v' (J dx) = (J' v)' dx for every rule, also the approximate ones."""
     xs = problem.xs(2)
     node = problem.node("closed form", gradient=rule)
+    # Forward there is no telling whether a direction keeps redundant constraints consistent.
+    quiet = pytest.warns(NumericalWarning) if problem.redundant and rule == "exact" else contextlib.nullcontext()
     tangents = tuple(torch.randn_like(x) for x in xs)
-    y, dy = torch.func.jvp(node, tuple(x.detach() for x in xs), tangents)
-    v = torch.randn_like(y)
-    pulled = gradients(node(*xs), xs, v)
+    with quiet:
+        y, dy = torch.func.jvp(node, tuple(x.detach() for x in xs), tangents)
+        v = torch.randn_like(y)
+        pulled = gradients(node(*xs), xs, v)
     left = (v * dy).sum()
     right = sum((g * t).sum() for g, t in zip(pulled, tangents, strict=True))
     assert float((left - right).abs()) < 1e-10 * max(1.0, float(left.abs()))
