@@ -59,7 +59,7 @@ class Fingerprint:
         return taken
 
     def is_current(self) -> bool:
-        """Whether the functions have the same values and slopes now; an exception of theirs is new, and comes through."""
+        """Whether the functions have the same values and slopes now; a new exception of theirs comes through."""
         return all(_same(before, self.sample(step, before is None)) for step, before in self.samples.items())
 
     def sample(self, step: float, may_fail: bool = True) -> Sample | None:
