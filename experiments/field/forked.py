@@ -25,7 +25,7 @@ def run_forked(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, An
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # JAX and Python say that what needs threads of this process may hang: then it runs out of time, and that is told.
+        # JAX and Python say that what needs threads from here may hang: it runs out of time then, which is told.
         warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
