@@ -42,7 +42,7 @@ FINGERPRINT = [
     ),
     Mutant(
         "Fingerprint.sample",
-        "torch.no_grad(), full_precision(u)",
+        "full_precision(u)",
         "torch.no_grad()",
         "autocast around the backward pass is taken for a change",
         ("torch/test_modes.py::test_autocast_costs_no_digits",),
