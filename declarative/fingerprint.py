@@ -60,7 +60,8 @@ class Fingerprint:
 
     def is_current(self) -> bool:
         """Whether the functions have the same values and slopes now; a new exception of theirs comes through."""
-        return all(_same(before, self.sample(step, before is None)) for step, before in self.samples.items())
+        with outside_transforms():
+            return all(_same(before, self.sample(step, before is None)) for step, before in self.samples.items())
 
     def sample(self, step: float, may_fail: bool = True) -> Sample | None:
         """Values and slopes at inputs and unknowns moved by so much; None where the functions may fail and do."""
@@ -70,7 +71,7 @@ class Fingerprint:
             batch = batch.replace([_moved(x, dim is None, step, 0.3 + 0.1 * i) for i, (x, dim) in enumerate(pairs)])
             u = _moved(u, False, step, 0.2)
         try:  # in the same state in both passes, whatever stands around them
-            with outside_transforms(), torch.no_grad(), full_precision(u):
+            with torch.no_grad(), full_precision(u):
                 return batch.first_order(u)
         except Exception:  # whatever a function raises: it did not at the solution, the last of the steps
             if not (may_fail and step):
