@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .applications import distributed
 from .bench import run as bench
+from .bench import sizes
 from .certificate import run as certificate
 from .compare import run as compare
 from .field import run as field
@@ -88,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=lambda args: tell(run_together([args])), experiment=experiment)
     for name, module, help in (
         ("bench", bench, "measure the speed"),
+        ("sizes", sizes, "what a call costs on this machine, by size and structure"),
         ("distributed", distributed, "train on two processes, and compare the gradients with those of one"),
     ):
         sub = add(name, help)

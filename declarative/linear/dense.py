@@ -105,6 +105,10 @@ class DenseFactorisation(Factorisation):
         none, rest = torch.zeros_like(self.finite), self._factors.rest
         return none.index_copy(0, rest, self._factors.fallback.singular) if len(rest) else none
 
+    def leaves_a_choice(self) -> Tensor:  # (batch,)
+        """Which matrices have many solutions, of which one that differs may be another answer to what is asked."""
+        return self.singular()
+
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         dtype, r, t = r.dtype, r.to(self.mask.dtype), t.to(self.mask.dtype) * self.mask
         if value_is_hidden(r):
@@ -124,7 +128,7 @@ class DenseFactorisation(Factorisation):
         if len(again):  # the Schur form has lost more than it should
             found = found.put(again, corrected(self.equations.take(again), self._eliminate(again), r[again], t[again]))
         if self.name is not None:
-            singular, words = self.singular() & self.finite, (self.name, SINGULAR)
+            singular, words = self.leaves_a_choice() & self.finite, (self.name, SINGULAR)
             announce(self.equations, self._factors, found, (r, t), singular, units, self.eps, words, self.wanted)
         return found.z, found.s
 

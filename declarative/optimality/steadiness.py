@@ -56,7 +56,7 @@ def is_unsteady(
     """
     terms = Terms.at(batch, u, multipliers, structure)
     factors = terms.system.with_active(active).factorise(warn=False)
-    left, gap = terms.left(torch.zeros_like(multipliers)), torch.where(active, terms.values, 0.0)
+    left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     noise = ROUNDING * torch.finfo(u.dtype).eps
 
     def conditions(point: Tensor) -> Pair:

@@ -42,7 +42,7 @@ def draw(theme: str) -> str:
     for axes, (angle, title) in zip(panels, TARGETS, strict=True):
         target = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
         _draw_panel(axes, target, theme)
-        axes.set_title(title, color=INK[theme], fontsize=9.5)
+        axes.set_title(title, color=INK[theme], fontsize=9.5, y=0.9)
     names = panels[0].get_legend_handles_labels()
     figure.legend(*names, frameon=False, fontsize=9, labelcolor=INK[theme], loc="outside lower center", ncols=2)
     return svg(figure, "geometry")

@@ -1,11 +1,12 @@
 """Which problem, how large, how long: time and memory by size and structure, each in a process of its own.
 
-python -m experiments.bench.sizes [--quick] prints the table of the documentation.
+``python -m experiments sizes`` prints the table of the documentation, for the machine that it runs on.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 import torch
@@ -96,25 +97,23 @@ def table(quick: bool) -> str:
     lines = ["| problem | unknowns | batch | forward, ms | backward, ms | memory, MB |", "|---|---|---|---|---|---|"]
     for kind, (_, _, sizes) in CASES.items():
         for size, batch in sizes[:1] if quick else sizes:
-            found = output_of("experiments.bench.sizes", "--one", kind, size, batch)
+            found = output_of("experiments.bench.sizes", kind, size, batch)
             figures = " | ".join(f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in map(float, found.split()))
             lines.append(f"| {kind} | {size:,} | {batch} | {figures} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Print the table, or one row's figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("--quick", action="store_true", help="the smallest of each")
-    parser.add_argument("--one", nargs=3, metavar=("PROBLEM", "SIZE", "BATCH"), help="this one alone, in this process")
-    args = parser.parse_args()
-    if args.one:
-        kind, size, batch = args.one
-        torch.set_num_threads(1)
-        print(*measure(kind, int(size), int(batch)))
-    else:
-        print(table(args.quick))
 
 
-if __name__ == "__main__":
-    main()
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    print(table(args.quick))
+    return 0
+
+
+if __name__ == "__main__":  # one row, in this process
+    torch.set_num_threads(1)
+    print(*measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

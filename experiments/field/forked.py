@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ def run_forked(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, An
     answer. What it has started itself ends with it.
     """
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # JAX and Python say that what needs threads from here may hang: it runs out of time then, which is told.
+        warnings.simplefilter("ignore")
+        child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
         os.close(reading)

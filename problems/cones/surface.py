@@ -89,6 +89,9 @@ class UniqueWhereAsked(DenseFactorisation):
         if not self.finite.all():
             warn_of(~self.finite, "a derivative is not finite", "their gradient is NaN")
 
+    def leaves_a_choice(self) -> Tensor:  # (batch,)
+        return torch.zeros_like(self.finite)  # that a solution exists is what counts here, and is told below
+
     def __call__(self, r: Tensor, t: Tensor) -> Pair:
         z, s = super().__call__(r, t)
         if not value_is_hidden(r) and bool((singular := self.singular()).any()):

@@ -325,6 +325,20 @@ LINEAR = [
     ),
     Mutant(
         "is_unsteady",
+        "terms.left(multipliers)",
+        "terms.left(torch.zeros_like(multipliers))",
+        "the rounding errors of large multipliers count as curvature that changes",
+        ("experiments/test_knapsack.py::test_the_layer_is_a_quadratic_program[0.1]",),
+    ),
+    Mutant(
+        "UniqueWhereAsked.leaves_a_choice",
+        "torch.zeros_like(self.finite)",
+        "self.singular()",
+        "a variable of an inactive constraint, which nothing depends on, is warned of",
+        ("problems/test_cones.py::test_a_kink_and_a_singular_system_warn",),
+    ),
+    Mutant(
+        "is_unsteady",
         "rest > UNEVEN * first",
         "rest > 1000.0 * first",
         "a minimum to second order only goes unnoticed",
