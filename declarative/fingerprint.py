@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .linear import full_precision
 from .linear.directions import irregular
 from .problem import Batch
 from .torchside import outside_transforms
@@ -58,21 +59,21 @@ class Fingerprint:
         return taken
 
     def is_current(self) -> bool:
-        """Whether the functions have the same values and slopes now."""
-        with outside_transforms(), torch.no_grad():
-            return all(_same(before, self.sample(step)) for step, before in self.samples.items())
+        """Whether the functions have the same values and slopes now; a new exception of theirs comes through."""
+        return all(_same(before, self.sample(step, before is None)) for step, before in self.samples.items())
 
-    def sample(self, step: float) -> Sample | None:
-        """Values and slopes at inputs and unknowns moved by so much; None where the functions cannot be evaluated."""
+    def sample(self, step: float, may_fail: bool = True) -> Sample | None:
+        """Values and slopes at inputs and unknowns moved by so much; None where the functions may fail and do."""
         batch, u = self.batch, self.u
         if step:
             pairs = zip(batch.xs, batch.in_dims, strict=True)
             batch = batch.replace([_moved(x, dim is None, step, 0.3 + 0.1 * i) for i, (x, dim) in enumerate(pairs)])
             u = _moved(u, False, step, 0.2)
-        try:
-            return batch.first_order(u)
+        try:  # in the same state in both passes, whatever stands around them
+            with outside_transforms(), torch.no_grad(), full_precision(u):
+                return batch.first_order(u)
         except Exception:  # whatever a function raises: it did not at the solution, the last of the steps
-            if not step:
+            if not (may_fail and step):
                 raise
             return None
 

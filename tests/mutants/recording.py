@@ -41,6 +41,20 @@ FINGERPRINT = [
         ("library/test_captured.py::test_what_an_input_of_zero_hides_is_seen",),
     ),
     Mutant(
+        "Fingerprint.sample",
+        "full_precision(u)",
+        "torch.no_grad()",
+        "autocast around the backward pass is taken for a change",
+        ("torch/test_modes.py::test_autocast_costs_no_digits",),
+    ),
+    Mutant(
+        "Fingerprint.is_current",
+        "self.sample(step, before is None)",
+        "self.sample(step)",
+        "an exception of the functions in the backward pass is taken for a change",
+        ("library/test_faults.py::test_an_exception_in_the_backward_pass_comes_through",),
+    ),
+    Mutant(
         "Implicit.vmap",
         "tuple(one for part in parts for one in part[-1].fingerprints)",
         "()",

@@ -113,13 +113,13 @@ def judge(error: Exception) -> str | None:
     """What is wrong with an exception, if anything."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     told = f"{type(error).__name__}: {str(error)[:110]} ({Path(frame.filename).name}:{frame.lineno})".replace("\n", " ")
-    if any("This happened in" in note for note in getattr(error, "__notes__", ())):
+    if any("This happened in" in note or " was called with " in note for note in getattr(error, "__notes__", ())):
         return None  # the caller's own function, with a note of what it was called with
     names = [entry.name for entry in traceback.extract_tb(error.__traceback__)]
     if {"points", "_called_start", "_nesting_of_start"} & set(names) and not isinstance(error, TypeError):
         return None  # the caller's own formula or start
     signature = isinstance(error, TypeError) and ("argument" in str(error) or "abstract" in str(error))
-    if signature and (not frame.filename.startswith(OWN) or names[-1] in ("points", "noted", "_value")):
+    if signature and (not frame.filename.startswith(OWN) or names[-1] == "points"):
         return None  # Python's word on a signature
     if not isinstance(error, TypeError | ValueError | SolverError):
         return told
