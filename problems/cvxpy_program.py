@@ -24,7 +24,7 @@ from .cones import Cones
 from .cones.semidefinite import matrices
 from .layer import Options
 
-NEWEST_KNOWN = "1.9"  # the reductions tell what became of a variable from this version on
+OLDEST = 1, 9  # the version of CVXPY from which on the reductions tell what became of a variable
 ITERATION_ARGUMENTS = ("max_iters", "max_iter")  # what solvers of others call the number of iterations
 
 
@@ -52,7 +52,7 @@ def from_cvxpy(
         **options: ``gradient=`` and ``on_failure=``, as of every layer.
 
     Raises:
-        ImportError: CVXPY is not installed.
+        ImportError: CVXPY is not installed, or older than 1.9.
         ValueError: the problem is not DPP, not convex, has integer variables, or a parameter or a variable is missing
             or is not in the problem.
 
@@ -79,6 +79,12 @@ def _load() -> Any:
         raise ImportError(
             "from_cvxpy needs CVXPY: pip install 'declarative-nodes[reference]', or pip install cvxpy."
         ) from error
+    if tuple(int(part) for part in cvxpy.__version__.split(".")[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ImportError(
+            f"from_cvxpy needs CVXPY {oldest} or newer, but {cvxpy.__version__} is installed: "
+            f"pip install 'cvxpy>={oldest}'."
+        )
     return cvxpy
 
 

@@ -18,6 +18,7 @@ from .forms import Form, SymmetricForm, kkt_product
 
 CORRECTIONS = 4  # at most; each takes the digits that are left of the condition number
 BALANCED = 1e3  # units in the last place: an equation that holds to that is not looked at again
+HOPELESS = 2.0  # times what was left of the worst equation may be left after a correction that the others need
 UNIQUE = 1e-6  # of what is wanted, relatively: if the null space changes it by less, all solutions are the same
 
 
@@ -95,7 +96,9 @@ def corrected(equations: Equations, solve: Solve, r: Tensor, t: Tensor, units: P
         next_z, next_s = z + change[0], s + change[1]
         next_left = equations.left(next_z, next_s, r, t)
         now = unsolved(next_left, equations.terms(next_z, next_s, r, t))
-        better = now < error
+        # An equation that is left of nothing but rounding errors, as that of a multiplier that is zero in truth, never
+        # holds: that must not keep the first correction, which mends all the others, from being taken.
+        better = now < (error if tried else HOPELESS * error)
         going = (now > goal) & (now < 0.5 * error)
         mask = better.unsqueeze(-1)
         z, s = torch.where(mask, next_z, z), torch.where(mask, next_s, s)

@@ -80,6 +80,7 @@ def is_unsteady(
     unsteady = uneven & (sign != 0)
     if bool((sign == 0).any()):
         problems, directions = factors.flat_directions()
+        directions = directions.to(u.dtype)  # systems are solved in double precision, functions may not be
         way = torch.zeros_like(u).index_add(0, problems, directions / or_one(largest(directions.abs())).unsqueeze(-1))
         point = u + ASIDE * or_one(terms.longest) * way
         before = after = conditions(point)

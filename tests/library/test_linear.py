@@ -11,8 +11,10 @@ from declarative.linear import (
     HessianSystem,
     MatrixFreeSystem,
 )
+from declarative.linear.correction import Equations, corrected
 from declarative.linear.dense import least_squares
 from declarative.linear.dense_layout import DENSE
+from declarative.linear.forms import Full
 from declarative.linear.indefinite import kkt_matrix
 from tests.support.helpers import DOUBLE, relative
 
@@ -273,3 +275,17 @@ def test_quick_multipliers_of_rows_that_depend_on_each_other_are_no_numbers(m):
     found = DENSE.quick_least_squares(rows, rows.sum(1))
     assert found[0].isnan().all()
     assert relative(found[1], torch.ones(3, dtype=DOUBLE)) < 1e-12
+
+
+def test_an_equation_that_never_holds_keeps_no_other_from_being_corrected():
+    """By a matrix of ones on the diagonal: one unknown is zero but for rounding, the other good to eight digits."""
+    eye = torch.eye(2, dtype=DOUBLE).unsqueeze(0)
+    none = eye.new_zeros(1, 0)
+    equations = Equations(Full(), eye, Full(), eye[:, :0], none)
+
+    def solve(r, t):
+        return torch.stack([r[:, 0] * (1 + 1e-8), r[:, 1] + 1e-30 * r[:, 0]], -1), t
+
+    found = corrected(equations, solve, torch.tensor([[3.0, 0.0]], dtype=DOUBLE), none)
+    assert (found.z[0, 0] - 3).abs() < 1e-14
+    assert found.error.item() > 0.5

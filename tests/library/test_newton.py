@@ -1,11 +1,12 @@
 """The batched Newton method on problems from the literature, alone and in the default chain."""
 
+import contextlib
 import itertools
 
 import pytest
 import torch
 
-from declarative import DeclarativeNode, Newton, Scipy
+from declarative import DeclarativeNode, Newton, NumericalWarning, Scipy
 from declarative.kernels.library import available
 from declarative.linear import DENSE
 from declarative.solvers.newton import regularisation, safeguards
@@ -15,11 +16,17 @@ from tests.support.helpers import DOUBLE, case, relative
 from tests.support.nlp import PROGRAMMES
 
 ONE = torch.ones(1, dtype=DOUBLE)
+LEVEL = [
+    "HS46",
+    "HS49",
+]  # whose least squares have fourth and sixth powers: at the minimum no curvature is left of these
 
 
 @pytest.mark.parametrize("programme", [pytest.param(p, id=f"{p.name}-newton") for p in PROGRAMMES])
 def test_published_optima(programme):
-    solution = programme.node(solver="newton").solve(ONE)
+    level = pytest.warns(NumericalWarning, match="Hessian is singular")
+    with level if programme.name in LEVEL else contextlib.nullcontext():
+        solution = programme.node(solver="newton").solve(ONE)
     assert solution.residual.item() < 1e-8
     assert abs(solution.objective.item() - programme.optimum) <= 1e-6 * max(1.0, abs(programme.optimum))
 

@@ -247,6 +247,13 @@ LINEAR = [
         ("library/test_linear.py::test_a_hessian_that_is_nearly_singular_where_a_constraint_holds_costs_no_digits",),
     ),
     Mutant(
+        "correction.corrected",
+        "HOPELESS * error",
+        "error",
+        "an equation that never holds keeps the others from being corrected",
+        ("library/test_linear.py::test_an_equation_that_never_holds_keeps_no_other_from_being_corrected",),
+    ),
+    Mutant(
         "Equations.left",
         "t - bottom",
         "t",

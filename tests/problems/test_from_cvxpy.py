@@ -249,3 +249,14 @@ def test_a_wrong_call_is_told(name):
     values, kind, words = CALLS[name]
     with pytest.raises(kind, match=words):
         made()(*values)
+
+
+@pytest.mark.parametrize(("version", "works"), [("1.8.2", False), ("0.9", False), ("1.9.0", True), ("1.10.1rc1", True)])
+def test_a_cvxpy_that_is_too_old_is_told(version, works, monkeypatch):
+    problem, parameters, variables, values = relu()
+    monkeypatch.setattr(cp, "__version__", version)
+    if works:
+        from_cvxpy(problem, parameters, variables)(*values)
+    else:
+        with pytest.raises(ImportError, match=r"needs CVXPY 1\.9 or newer, but .* pip install 'cvxpy>=1\.9'"):
+            from_cvxpy(problem, parameters, variables)
