@@ -56,6 +56,9 @@ def is_unsteady(
     """
     terms = Terms.at(batch, u, multipliers, structure)
     factors = terms.system.with_active(active).factorise(warn=False)
+    nothing = torch.finfo(u.dtype).eps ** 2 * largest(u.abs()).unsqueeze(
+        -1
+    )  # beside the others: an unknown at a bound of 0
     left, gap = terms.left(multipliers), torch.where(active, terms.values, 0.0)
     noise = ROUNDING * torch.finfo(u.dtype).eps
 
@@ -70,7 +73,7 @@ def is_unsteady(
     def uneven_by(move: Tensor) -> Tensor:
         there = conditions(u + move)
         seen, _ = factors(there[0] - left, there[1] - gap)
-        size = or_one(torch.maximum(u.abs(), move.abs()))
+        size = or_one(torch.maximum(u.abs(), move.abs()).maximum(nothing))
         return largest((seen - move).abs() / size) > UNEVEN * largest(move.abs() / size)
 
     uneven = uneven_by(move)
