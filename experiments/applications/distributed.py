@@ -126,6 +126,7 @@ def _work(steps: int, path: Path) -> None:
         if rank == 0:
             torch.save(records, path)
     finally:
+        torch.distributed.barrier()  # gloo aborts a process whose peer has closed the connection already
         torch.distributed.destroy_process_group()
 
 
