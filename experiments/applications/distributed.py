@@ -125,8 +125,8 @@ def _work(steps: int, path: Path) -> None:
         records = {name: train(name, steps, rank, size, nn.parallel.DistributedDataParallel) for name in MODELS}
         if rank == 0:
             torch.save(records, path)
-    finally:
         torch.distributed.barrier()  # gloo aborts a process whose peer has closed the connection already
+    finally:
         torch.distributed.destroy_process_group()
 
 
